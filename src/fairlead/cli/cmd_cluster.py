@@ -155,7 +155,7 @@ def serve_command(
     control plane that starts again uses the scheduler of its journal; 'fairlead scheduler set' changes it.
     """
     from fairlead.console.web_console import Console
-    from fairlead.experiments.lookahead_process import WarmLookahead
+    from fairlead.experiments.lookahead_process import warm_processes
     from fairlead.runtime.bootstrap import ServeSettings, serve_control_plane
     from fairlead.runtime.protocol.network import Certificate, check_encryption
 
@@ -193,8 +193,7 @@ def serve_command(
         advertise,
         agents_ca,
     )
-    forecast = WarmLookahead().forecast
-    serve_control_plane(settings, forecast, lambda started: _print_addresses(started, parts), Console)
+    serve_control_plane(settings, warm_processes(), lambda started: _print_addresses(started, parts), Console)
 
 
 def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
@@ -353,7 +352,7 @@ def up_command(
     another --root, the command prints the variables to set in other terminals.
     """
     from fairlead.console.web_console import Console
-    from fairlead.experiments.lookahead_process import WarmLookahead
+    from fairlead.experiments.lookahead_process import warm_processes
     from fairlead.runtime.agent.agent_process import end_with_stdin
     from fairlead.runtime.bootstrap import ServeSettings, run_local_cluster
     from fairlead.runtime.protocol.network import check_encryption
@@ -385,5 +384,5 @@ def up_command(
             note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')
 
     on_stop = lambda: note("jobs checkpoint and end …")  # noqa: E731
-    run_local_cluster(settings, WarmLookahead().forecast, log_format, on_start, on_stop, Console)
+    run_local_cluster(settings, warm_processes(), log_format, on_start, on_stop, Console)
     note(f"ended. `fairlead up` with the same --root ({root}) resumes the jobs that have not finished")

@@ -335,7 +335,8 @@ class ForkedJob:
 
 @dataclass(frozen=True)
 class ForkRun:
-    """One simulation of a fork. Jobs that were there are known by number, arrivals by name."""
+    """One simulation of a fork. Jobs that were there are known by number, arrivals by name. `stopped_s`: how far it went, if it
+    was stopped for lack of time."""
 
     jobs: Mapping[int | str, ForkedJob]
     preemptions: int
@@ -344,6 +345,21 @@ class ForkRun:
     gpus: int
     state: State
     events: Sequence[ev.Event] = ()
+    stopped_s: float = math.inf
+
+    def until(self, second: float) -> ForkRun:
+        """The same, as if it had been stopped at a second: jobs that start or end later do not."""
+        if second >= self.stopped_s:
+            return self
+        jobs = {
+            key: replace(
+                job,
+                starts_s=job.starts_s if job.starts_s <= second else math.inf,
+                ends_s=job.ends_s if job.ends_s <= second else math.inf,
+            )
+            for key, job in self.jobs.items()
+        }
+        return replace(self, jobs=jobs, stopped_s=second)
 
 
 def run_fork(
@@ -369,10 +385,12 @@ def run_fork(
     loop = forward_loop(start, start.scheduler, fork.table, registry=registry, on_decision=note)
     if keep_events:
         loop.journal = MemoryJournal()
-    ahead = len(start.arrivals)
+    ahead, stopped_s = len(start.arrivals), math.inf
 
     def stop(state: State) -> bool:
+        nonlocal stopped_s
         if not keep_running(loop.backend.now - view.time):
+            stopped_s = loop.backend.now - view.time
             return True
         if state.next_number < view.next_number + ahead:
             return False
@@ -386,7 +404,10 @@ def run_fork(
         raise
     except Exception as problem:  # a faulty part
         raise FairleadError(f"cannot simulate ahead from this state: {type(problem).__name__}: {problem}") from problem
-    return _result(fork, loop, started, preemptions)
+    found = _result(fork, loop, started, preemptions)
+    if min(stopped_s, horizon_s) < math.inf and loop.backend.now >= view.time + min(stopped_s, horizon_s):
+        found = replace(found, span_s=loop.backend.now - view.time, stopped_s=stopped_s)
+    return found
 
 
 def _result(fork: Fork, loop: Loop, started: Mapping[int, float], preemptions: int) -> ForkRun:

@@ -1,9 +1,9 @@
-"""Forecasts in processes of their own, at low priority, for the control plane.
+"""Forecasts and answers to other questions in processes of their own, at low priority, for the control plane.
 
 `python -m fairlead.experiments.lookahead_process` stays warm: it reads requests, each a line of JSON and a saved state, and
-forks a process for each. That one forks others, which simulate scenarios at the same time. It prints forecasts as lines of
-JSON, of which the last one counts: first the jobs without any simulation, then with the first one, then with the scenarios. The
-warm process never runs a policy, and ends what a request has left behind."""
+forks a process for each. For a forecast, that one forks others, which simulate scenarios at the same time. Answers are lines of
+JSON, of which the last one counts; of a forecast: the jobs without any simulation, with the first one, with the scenarios. The
+warm process never runs a policy, and ends what a request has left behind, also when it is ended itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import asyncio
 import math
 import os
 import pickle
+import re
 import resource
 import signal
 import sys
@@ -18,7 +19,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import orjson
 
@@ -33,6 +34,11 @@ from fairlead.experiments.lookahead import (
     simulation_errors,
     without_simulation,
 )
+from fairlead.experiments.questions import answer_question
+from fairlead.runtime.protocol.whatif_request import NoAnswerInTime, RefusedQuestion
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.lookahead_service import SimulationProcesses
 
 BUDGET_S = 15.0
 ANSWER_S, MIN_SCENARIOS = 1.5, 4  # beyond so many, no scenario is begun that would end later
@@ -42,14 +48,22 @@ NICE = 15
 MAX_PROCESSES = 8
 MEMORY_BYTES = 2 << 30  # of each process
 MAX_LINE_BYTES = 1 << 28
+IDLE_S = 300.0  # after which a process for questions ends
+MIN_ANSWER_S = 1.0  # of a question whose budget was spent on the start of the process
+LATE_S = 0.5  # beyond the budget of a question: then its process is killed, and its last answer counts
+
+_ENDED = re.compile(rb'\{"ended":-?\d+\}\n\Z')
 
 
 class WarmLookahead:
-    """A process that waits for requests; it starts with the first one, and again after one that took too long."""
+    """A process that waits for requests, one at a time. It starts with the first one, and again after one that took too long or
+    was cancelled. It ends when it had none for `idle_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_s: float = math.inf) -> None:
+        self._idle_s = idle_s
         self._process: asyncio.subprocess.Process | None = None
         self._busy = asyncio.Lock()
+        self._idle: asyncio.TimerHandle | None = None
 
     async def forecast(self, now: float, saved: bytes, rates: Mapping[str, Any]) -> dict[str, Any]:
         """The last forecast that the process printed, also where it takes too long.
@@ -57,50 +71,86 @@ class WarmLookahead:
         Raises:
             FairleadError: the forecast failed, with the reason, or nothing was printed.
         """
-        request = {"now": now, "rates": rates, "budget_s": BUDGET_S, "bytes": len(saved)}
+        return await self._request({"now": now, "rates": rates, "budget_s": BUDGET_S, "bytes": len(saved)}, saved)
+
+    async def ask(
+        self, now: float, saved: bytes, rates: Mapping[str, Any], question: Mapping[str, Any], budget_s: float
+    ) -> dict[str, Any]:
+        """The answer to a question (see `questions.py`), as far as it is known after `budget_s`.
+
+        Raises:
+            RefusedQuestion: the question cannot be answered as it is, with the reason.
+            FairleadError: the simulation failed, with the reason, or there was no answer in time.
+        """
+        request = {"now": now, "rates": rates, "budget_s": budget_s, "bytes": len(saved)}
+        return await self._request({**request, "question": question, "asked_s": time.monotonic()}, saved)
+
+    async def _request(self, request: Mapping[str, Any], saved: bytes) -> dict[str, Any]:
         async with self._busy:
+            if self._idle is not None:
+                self._idle.cancel()
             try:
-                return await self._ask(orjson.dumps(request) + b"\n" + saved)
+                return await self._ask(orjson.dumps(request) + b"\n" + saved, request["budget_s"])
+            except (RefusedQuestion, NoAnswerInTime):
+                raise
             except OSError as problem:
                 await self.close()
                 raise FairleadError(f"cannot start a forecast process: {problem}") from None
             except BaseException:
                 await self.close()  # it is of no use any more, or its answer is
                 raise
+            finally:
+                if self._idle_s < math.inf:
+                    self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._end)
 
-    async def _ask(self, request: bytes) -> dict[str, Any]:
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()  # it ends by itself then
+
+    async def _ask(self, request: bytes, budget_s: float) -> dict[str, Any]:
         if self._process is None or self._process.returncode is not None:
             self._process = await _started()
-        process, answer = self._process, None
+        process = self._process
+        answer: dict[str, Any] | None = None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(BUDGET_S + STARTUP_S):
+            async with asyncio.timeout(budget_s + STARTUP_S):
                 process.stdin.write(request)
                 await process.stdin.drain()
                 while line := await process.stdout.readline():
-                    found: dict[str, Any] = orjson.loads(line)
-                    if "problem" in found:
-                        raise FairleadError(found["problem"])
-                    if "ended" in found:
+                    if _ENDED.search(line):  # maybe behind the begin of an answer
                         break
-                    answer = found
+                    answer = orjson.loads(line)
                 else:
                     raise FairleadError(f"the forecast process ended with {await process.wait()}")
         except TimeoutError:  # one decision may take longer than the whole budget
             await self.close()
         if answer is None:
-            raise FairleadError(f"the forecast process printed nothing in {BUDGET_S + STARTUP_S:g} s")
+            raise NoAnswerInTime(f"the forecast process printed nothing in {budget_s:g} s")
+        if "problem" in answer:
+            raise RefusedQuestion(answer["problem"]) if answer["refused"] else FairleadError(answer["problem"])
         return answer
 
     async def close(self) -> None:
         """End the process, with all that it has started."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):  # the first one lets it end what answers a request
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, number)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), KILL_WAIT_S)
+                return
+
+
+def warm_processes() -> SimulationProcesses:
+    """The processes of a control plane, which start when they are needed."""
+    from fairlead.runtime.control.lookahead_service import SimulationProcesses  # not needed in these processes
+
+    return SimulationProcesses(WarmLookahead().forecast, WarmLookahead(IDLE_S).ask, WarmLookahead(IDLE_S).ask)
 
 
 async def forecast_in_process(now: float, saved: bytes, rates: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,6 +182,9 @@ def _answer(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None
         answer.flush()
 
     began, budget_s = time.monotonic(), float(request["budget_s"])
+    if "question" in request:
+        _answer_question(request, saved, answer)
+        return
 
     def keep_running(simulated_s: float) -> bool:
         return time.monotonic() - began < budget_s
@@ -160,6 +213,19 @@ def _answer(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None
         send(prepared.result([first, *(run for _, run in sorted(runs, key=lambda one: one[0]))]))
 
 
+def _answer_question(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None:
+    until_s = float(request["asked_s"]) + float(request["budget_s"])
+
+    def send(found: Mapping[str, Any]) -> None:
+        answer.write(orjson.dumps(found) + b"\n")
+        answer.flush()
+
+    state = load(saved)
+    state.time = max(state.time, request["now"])
+    signal.setitimer(signal.ITIMER_REAL, max(MIN_ANSWER_S, until_s - time.monotonic()) + LATE_S)
+    answer_question(state, request["rates"], request["question"], send, lambda: until_s - time.monotonic())
+
+
 def _in_fork(prepared: PreparedForecast, seeds: range, least: int, began: float, budget_s: float) -> tuple[int, IO[bytes]]:
     """Simulate these scenarios in a process, one after the other; it writes them to a file."""
     file = TemporaryFile()  # noqa: SIM115 (the caller reads it)
@@ -184,15 +250,29 @@ def _main() -> None:
         os.dup2(2, 1)  # output of a policy is no answer
         os.nice(NICE)
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+        child = 0
+
+        def end(*_: object) -> None:
+            if child:
+                with suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+            os._exit(1)
+
+        signal.signal(signal.SIGTERM, end)
         while line := sys.stdin.buffer.readline():
             request = orjson.loads(line)
             saved = sys.stdin.buffer.read(request["bytes"])
-            pid = os.fork()
-            if not pid:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            child = os.fork()
+            if not child:
                 _handle(request, saved, answer)
-            _, status = os.waitpid(pid, 0)
+            with suppress(OSError):  # it has done so itself, or has ended
+                os.setpgid(child, child)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            _, status = os.waitpid(child, 0)
             with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+                os.killpg(child, signal.SIGKILL)
+            child = 0
             answer.write(orjson.dumps({"ended": os.waitstatus_to_exitcode(status)}) + b"\n")
             answer.flush()
     os._exit(0)
@@ -201,11 +281,14 @@ def _main() -> None:
 def _handle(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None:
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.alarm(math.ceil(request["budget_s"] + STARTUP_S))  # it ends then, also without its parent
         _answer(request, saved, answer)
     except Exception as problem:
         told = str(problem) if isinstance(problem, FairleadError) else f"{type(problem).__name__}: {problem}"
-        answer.write(orjson.dumps({"problem": told}) + b"\n")
+        refused = isinstance(problem, RefusedQuestion)
+        answer.write(orjson.dumps({"problem": told, "refused": refused}) + b"\n")
         answer.flush()
     finally:
         os._exit(0)  # do not wait for threads that a policy has started

@@ -151,14 +151,18 @@ class IntervalRecorder:
         elif isinstance(event, (ev.JobCancelled, ev.JobRequeued)):
             self._close(event.number, event.time)
 
-    def device_intervals(self, now: float, rows: Mapping[int, int]) -> DeviceIntervals:
-        """All intervals, open ones up to now; `rows` has the row of each job."""
+    def runs(self, now: float) -> list[tuple[int, float, float, Ints]]:
+        """Job, start, end and accelerators of all intervals, open ones up to now, in the order of their starts."""
         for number in list(self._open):
             self._close(number, now)
-        self._rows.sort(key=lambda row: (row[1], row[0]))
-        if not self._rows:
+        return sorted(self._rows, key=lambda row: (row[1], row[0]))
+
+    def device_intervals(self, now: float, rows: Mapping[int, int]) -> DeviceIntervals:
+        """The same by accelerator; `rows` has the row of each job."""
+        runs = self.runs(now)
+        if not runs:
             return DeviceIntervals(NONE, NONE, np.empty(0), np.empty(0))
-        numbers, start, end, places = zip(*self._rows)
+        numbers, start, end, places = zip(*runs)
         sizes = np.array([len(place) for place in places], dtype=np.int64)
         job = np.array([rows[n] for n in numbers], dtype=np.int64)
         return DeviceIntervals(

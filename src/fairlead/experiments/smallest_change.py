@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -65,12 +65,14 @@ def smallest_changes(
     delays: bool = True,
     registry: Registry | None = None,
     clock: Callable[[], float] = time.monotonic,
+    on_found: Callable[[FoundChanges], None] = lambda found: None,
 ) -> FoundChanges:
     """Search for the smallest changes of each kind that start a job which waits.
 
     Args:
         budget_s: Seconds for the search. Kinds that it does not reach are `unsearched`.
         delays: Also simulate ahead, to find the jobs that each change would delay.
+        on_found: Gets what is known so far, whenever that is more: one decision may take longer than the budget.
     """
     began, job = clock(), fork.start.view.job_of[number]
 
@@ -78,10 +80,18 @@ def smallest_changes(
         key = job.name if changes.submit else number
         return key in fork.launched_next(changes, registry)
 
-    if number in fork.launched_next(registry=registry):
-        return FoundChanges(True)
     found, unsearched = list[SmallestChange](), list[str]()
-    for kind, candidates in _KINDS.items():
+
+    def tell(ahead: Iterable[str] = (), starts: bool = False) -> FoundChanges:
+        known = FoundChanges(starts, tuple(found), (*unsearched, *ahead))
+        on_found(known)
+        return known
+
+    tell(_KINDS)
+    if number in fork.launched_next(registry=registry):
+        return tell(starts=True)
+    kinds = list(_KINDS)
+    for place, (kind, candidates) in enumerate(_KINDS.items()):
         for size, text, changes in candidates(fork, number, job):
             if clock() - began > budget_s:
                 unsearched.append(kind)
@@ -93,9 +103,10 @@ def smallest_changes(
             if enough:
                 found.append(SmallestChange(kind, size, text, changes))
                 break
+        tell(kinds[place + 1 :])
     if delays and found:
         found = _with_delays(fork, number, found, lambda: clock() - began < budget_s, registry)
-    return FoundChanges(False, tuple(found), tuple(unsearched))
+    return tell()
 
 
 _Candidate = tuple[float, str, ForkChanges]

@@ -6,6 +6,7 @@ decisions take. How far it is from what happened says how far the model can be t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -39,6 +40,10 @@ METRICS = {
 """What is compared, and its name in tables."""
 
 CONTROL, CHANGED = "as it is", "changed"
+OTHERS = "other users"  # in place of their names
+
+MAX_TIMELINE_JOBS, MAX_TIMELINE_RUNS = 500, 10_000
+"""Of one timeline in an answer; further ones are counted."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,14 @@ class GroupDifference:
     control_s: float
     changed_s: float
     difference: PairedDifference
+    number: int | None = None  # of one job
+    user: str = ""  # the same
 
 
 @dataclass(frozen=True)
 class WhatIfResult:
     """The differences of a fork with changes to the one without, by metric, user and job; and one pair of runs, of the first
-    scenario, for a picture."""
+    scenario, for a picture: as records, or as timelines."""
 
     metrics: Mapping[str, tuple[float, float, PairedDifference]]
     users: Sequence[GroupDifference]
@@ -73,14 +80,15 @@ class WhatIfResult:
     scenarios: int
     guesses: tuple[str, ...]
     runs: tuple[RunRecord, RunRecord] | None = None
+    timelines: Sequence[Mapping[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
 
         def row(one: GroupDifference) -> dict[str, Any]:
-            return {"name": one.name, "jobs": one.jobs, "control_s": one.control_s, "changed_s": one.changed_s} | _ends(
-                one.difference
-            )
+            of = {} if one.number is None else {"number": one.number, "user": one.user}
+            times = {"jobs": one.jobs, "control_s": one.control_s, "changed_s": one.changed_s}
+            return {"name": one.name, **of, **times, **_ends(one.difference)}
 
         metrics = {
             name: {"control": control, "changed": changed, **_ends(difference)}
@@ -88,7 +96,8 @@ class WhatIfResult:
         }
         starts = {name: [_finite(each) for each in both] for name, both in self.starts.items()}
         found = {"metrics": metrics, "users": [*map(row, self.users)], "jobs": [*map(row, self.jobs)], "starts_s": starts}
-        return found | {"scenarios": self.scenarios, "guesses": list(self.guesses)}
+        shown = {"timelines": list(self.timelines)} if self.timelines else {}
+        return found | {"scenarios": self.scenarios, "guesses": list(self.guesses)} | shown
 
 
 def _ends(one: PairedDifference) -> dict[str, float | None]:
@@ -107,29 +116,52 @@ def what_if(
     *,
     registry: Registry | None = None,
     keep_records: bool = False,
+    timelines: bool = False,
+    visible_to: str | None = None,
     on_run: Callable[[int], None] = lambda done: None,
+    on_result: Callable[[WhatIfResult], None] = lambda found: None,
+    left_s: Callable[[], float] = lambda: math.inf,
 ) -> WhatIfResult:
-    """Simulate a fork without and with changes, in each scenario."""
+    """Simulate a fork without and with changes, in each scenario.
+
+    Args:
+        keep_records: Keep the records of the first scenario, for a report.
+        timelines: The same as plain data, of a bounded size.
+        visible_to: The user that the result is for. Other users and their jobs have no names in it; None: an admin.
+        on_result: Gets the result so far, after each scenario.
+        left_s: Seconds that are left. If they do not suffice for one scenario, it is stopped, in both runs at the same second.
+    """
     other, pairs = fork.changed(changes), list[tuple[ForkRun, ForkRun]]()
     seeds = range(options.scenarios) if fork.past or fork.start.costs.varies else range(1)  # else all are the same
-    records: list[RunRecord] = []
+    records, shown = list[RunRecord](), list[Mapping[str, Any]]()
+    guesses = other.guesses
     for seed in seeds:
-        runs = []
-        for place, (label, one) in enumerate(((CONTROL, fork), (CHANGED, other))):
+        runs = list[ForkRun]()
+        for label, one in ((CONTROL, fork), (CHANGED, other)):
+            end_s = 0.0 if seed else left_s() * (0.1 if runs else 0.5)
             scenario = one.with_arrivals(options.window_s, seed) if fork.past else one
-            scenario = scenario.with_starts(2 * seed + place)  # two real runs would differ in these
-            keep = keep_records and seed == 0
-            runs.append(run_fork(scenario, horizon_s=options.horizon_s, registry=registry, keep_events=keep))
-            if keep:
+            scenario = scenario.with_starts(2 * seed + len(runs))  # two real runs would differ in these
+            keep = (keep_records or timelines) and seed == 0
+            horizon_s = min((options.horizon_s, *(run.stopped_s for run in runs)))
+            in_time = lambda simulated_s, end_s=end_s: left_s() >= end_s  # noqa: E731
+            runs.append(run_fork(scenario, horizon_s=horizon_s, registry=registry, keep_events=keep, keep_running=in_time))
+            if keep and keep_records:
                 records.append(_record(scenario, runs[-1], label))
+            if keep and timelines:
+                shown.append(_timeline(scenario, runs[-1], label, visible_to))
             on_run(2 * seed + len(runs))
-        pairs.append((runs[0], runs[1]))
-    return _compared(pairs, other.guesses, (records[0], records[1]) if records else None)
+        far_s = min(run.stopped_s for run in runs)
+        if far_s < math.inf and pairs:
+            break
+        if far_s < math.inf:
+            guesses += (f"simulated only {far_s / 3600:.1f} h ahead: there was no time for more",)
+        pairs.append((runs[0].until(far_s), runs[1].until(far_s)))
+        found = replace(_compared(pairs, guesses, visible_to), timelines=shown)
+        on_result(found)
+    return replace(found, runs=(records[0], records[1])) if records else found
 
 
-def _compared(
-    pairs: Sequence[tuple[ForkRun, ForkRun]], guesses: tuple[str, ...], records: tuple[RunRecord, RunRecord] | None
-) -> WhatIfResult:
+def _compared(pairs: Sequence[tuple[ForkRun, ForkRun]], guesses: tuple[str, ...], visible_to: str | None) -> WhatIfResult:
     both = [tuple(_summary(run, {*first.jobs} & {*second.jobs}) for run in (first, second)) for first, second in pairs]
     metrics = {}
     for name in METRICS:
@@ -137,17 +169,27 @@ def _compared(
         if values:
             means = fmean(one for one, _ in values), fmean(other for _, other in values)
             metrics[name] = (*means, PairedDifference.of([(other, one) for one, other in values], of_one=True))
-    users = _groups(pairs, lambda key, job: job.user or "(no user)")
-    there = {key for first, second in pairs for key in {*first.jobs} & {*second.jobs} if isinstance(key, int)}
-    jobs = _groups(pairs, lambda key, job: job.name if key in there else None)
+
+    def sees(job: ForkedJob) -> bool:
+        return visible_to in (None, job.user)
+
+    users = _groups(pairs, lambda key, job: (job.user or "(no user)") if sees(job) else OTHERS)
     first, second = pairs[0]
+    there = {key: first.jobs[key] for key in first.jobs if isinstance(key, int) and key in second.jobs}
+    jobs = [
+        replace(one, name=job.name if sees(job) else "", number=number, user=job.user if sees(job) else "")
+        for number, one in _groups(pairs, lambda key, job: key if key in there else None)
+        if (job := there[number])
+    ]
+    twice = Counter(job.name for job in there.values())
     starts = {
-        job.name: (job.starts_s, second.jobs[key].starts_s)
-        for key, job in first.jobs.items()
-        if key in second.jobs and key in there and job.starts_s > 0
+        job.name if twice[job.name] == 1 else f"{job.user}/{job.name}": (job.starts_s, second.jobs[key].starts_s)
+        for key, job in there.items()
+        if job.starts_s > 0 and sees(job)
     }
-    starts |= {job.name: (math.inf, job.starts_s) for key, job in second.jobs.items() if key not in first.jobs}
-    return WhatIfResult(metrics, users, jobs, starts, len(pairs), guesses, records)
+    new = (job for key, job in second.jobs.items() if key not in first.jobs and sees(job))
+    starts |= {job.name: (math.inf, job.starts_s) for job in new}
+    return WhatIfResult(metrics, [one for _, one in users], jobs, starts, len(pairs), guesses)
 
 
 def _summary(run: ForkRun, keys: Iterable[int | str]) -> dict[str, float]:
@@ -167,46 +209,80 @@ def _summary(run: ForkRun, keys: Iterable[int | str]) -> dict[str, float]:
 
 
 def _groups(
-    pairs: Sequence[tuple[ForkRun, ForkRun]], name_of: Callable[[int | str, ForkedJob], str | None]
-) -> list[GroupDifference]:
+    pairs: Sequence[tuple[ForkRun, ForkRun]], group_of: Callable[[int | str, ForkedJob], Any]
+) -> list[tuple[Any, GroupDifference]]:
     """Mean JCT by group of the jobs that end in both runs of a scenario; those that lose most come last."""
-    values: dict[str, list[tuple[float, float]]] = {}
-    counts: dict[str, int] = {}
+    values: dict[Any, list[tuple[float, float]]] = {}
+    counts: Counter[Any] = Counter()
     for first, second in pairs:
-        found: dict[str, list[tuple[float, float]]] = {}
+        found: dict[Any, list[tuple[float, float]]] = {}
         for key, job in first.jobs.items():
             other = second.jobs.get(key)
-            if other is None or math.inf in (job.ends_s, other.ends_s) or (name := name_of(key, job)) is None:
+            if other is None or math.inf in (job.ends_s, other.ends_s) or (group := group_of(key, job)) is None:
                 continue
-            found.setdefault(name, []).append((job.jct_s, other.jct_s))
-        for name, times in found.items():
-            values.setdefault(name, []).append((fmean(one for one, _ in times), fmean(other for _, other in times)))
-            counts[name] = max(counts.get(name, 0), len(times))
+            found.setdefault(group, []).append((job.jct_s, other.jct_s))
+        for group, times in found.items():
+            values.setdefault(group, []).append((fmean(one for one, _ in times), fmean(other for _, other in times)))
+            counts[group] = max(counts[group], len(times))
     groups = [
-        GroupDifference(
-            name,
-            counts[name],
-            fmean(one for one, _ in times),
-            fmean(other for _, other in times),
-            PairedDifference.of([(other, one) for one, other in times], of_one=True),
+        (
+            group,
+            GroupDifference(
+                str(group),
+                counts[group],
+                fmean(one for one, _ in times),
+                fmean(other for _, other in times),
+                PairedDifference.of([(other, one) for one, other in times], of_one=True),
+            ),
         )
-        for name, times in values.items()
+        for group, times in values.items()
     ]
-    return sorted(groups, key=lambda group: (group.difference.difference, group.name))
+    return sorted(groups, key=lambda one: (one[1].difference.difference, one[0]))
 
 
-def _record(fork: Fork, run: ForkRun, label: str) -> RunRecord:
-    """A run as reports show it: from the fork on, with the jobs that ran then on their GPUs."""
+def _recorder(fork: Fork, run: ForkRun) -> IntervalRecorder:
+    """When jobs hold GPUs: from the fork on, with the jobs that ran then."""
     recorder, view = IntervalRecorder(), fork.start.view
     running = view.jobs.only(view.jobs.running)
     for number, began in zip(running.number.tolist(), running.run_started_s.tolist()):
         recorder.resume(number, began, view.device_map.of(number))
     for event in run.events:
         recorder.observe(event)
-    rows = {number: row for row, number in enumerate(sorted(run.state.job_of))}
-    intervals = recorder.device_intervals(run.state.time, rows)
+    return recorder
+
+
+def _timeline(fork: Fork, run: ForkRun, label: str, visible_to: str | None) -> dict[str, Any]:
+    """A run for a picture, in seconds from the fork. Jobs that arrive later have no number, jobs of other users no name."""
+    view, state = fork.start.view, run.state
+    chosen = sorted(state.job_of)[:MAX_TIMELINE_JOBS]  # those that are there come first
+    runs: dict[int, list[dict[str, Any]]] = {number: [] for number in chosen}
+    left_out, count = 0, 0
+    for number, start, end, places in _recorder(fork, run).runs(state.time):
+        if number not in runs:
+            continue
+        nodes = [state.cluster.nodes[node].name for node in sorted({*state.cluster.node_of[places].tolist()})]
+        before = runs[number][-1] if runs[number] else None
+        if before and (before["end_s"], before["gpus"], before["nodes"]) == (start - view.time, len(places), nodes):
+            before["end_s"] = end - view.time
+        elif count < MAX_TIMELINE_RUNS:
+            count += 1
+            runs[number].append({"start_s": start - view.time, "end_s": end - view.time, "gpus": len(places), "nodes": nodes})
+        else:
+            left_out += 1
+    jobs = []
+    for number in chosen:
+        job = state.job_of[number]
+        names = {"name": job.name, "user": job.user} if visible_to in (None, job.user) else {"name": "", "user": ""}
+        jobs.append({"number": number if number < view.next_number else None, **names, "runs": runs[number]})
+    return {"label": label, "jobs": jobs, "left_out": {"jobs": len(state.job_of) - len(chosen), "runs": left_out}}
+
+
+def _record(fork: Fork, run: ForkRun, label: str) -> RunRecord:
+    """A run as reports show it."""
     state = run.state
-    facts = {"now_s": view.time}
+    rows = {number: row for row, number in enumerate(sorted(state.job_of))}
+    intervals = _recorder(fork, run).device_intervals(state.time, rows)
+    facts = {"now_s": fork.start.view.time}
     return RunRecord(label, "fork", state.cluster, outcomes(state, None), intervals, service_by_type(state), facts)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.journal.control_files import ControlFiles
     from fairlead.runtime.control.code_store import CodeQuota
     from fairlead.runtime.control.control_plane import ControlPlane
-    from fairlead.runtime.control.lookahead_service import Lookahead
+    from fairlead.runtime.control.lookahead_service import SimulationProcesses
     from fairlead.runtime.control.request_guard import WebConsole
     from fairlead.runtime.control.tokens import Tokens
     from fairlead.runtime.protocol.network import Certificate
@@ -96,12 +96,12 @@ class Started:
 
 def serve_control_plane(
     settings: ServeSettings,
-    lookahead: Lookahead | None = None,
+    lookahead: SimulationProcesses | None = None,
     on_start: Callable[[Started], None] = lambda started: None,
     console: ConsoleFactory | None = None,
 ) -> None:
-    """Run a control plane until a signal ends it. `lookahead` answers `when` requests, and `console` has the pages for
-    browsers; None turns them off. Raises `FairleadError`: an address, folder or journal cannot be used, or the loop failed."""
+    """Run a control plane until a signal ends it. `lookahead` answers `when` and other questions, and `console` has the pages
+    for browsers; None turns them off. Raises `FairleadError`: an address, folder or journal is unusable, or the loop failed."""
     from fairlead.journal.recovery import is_new, is_postgres, recover
     from fairlead.runtime.standby import answering_as_standby, common_settings, hold_journal, wait_for_journal
 
@@ -167,7 +167,7 @@ async def _serve(
     listeners: list[socket.socket],
     held: HeldJournal,
     state: State | None,
-    lookahead: Lookahead | None,
+    lookahead: SimulationProcesses | None,
     on_start: Callable[[Started], None],
     console: ConsoleFactory | None,
 ) -> None:
@@ -314,7 +314,7 @@ def create_tokens(files: ControlFiles, root: Path) -> Tokens:
 
 def run_local_cluster(
     settings: ServeSettings,
-    lookahead: Lookahead | None,
+    lookahead: SimulationProcesses | None,
     log_format: LogFormat,
     on_start: Callable[[Started], None],
     on_stop: Callable[[], None],

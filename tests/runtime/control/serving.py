@@ -14,11 +14,11 @@ from fairlead.config.registry import Registry
 from fairlead.console.web_console import Console
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
-from fairlead.experiments.lookahead_process import forecast_in_process
+from fairlead.experiments.lookahead_process import WarmLookahead, forecast_in_process
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.http_server import ConnectionLimits, HttpServer
-from fairlead.runtime.control.lookahead_service import Lookahead
+from fairlead.runtime.control.lookahead_service import Ask, Lookahead, SimulationProcesses
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.runtime.protocol.network import bind_sockets
 from fairlead.testing.builders import cluster
@@ -44,6 +44,7 @@ def served(
     machines: str = "v100:4",
     state: State | None = None,
     lookahead: Lookahead = forecast_in_process,
+    ask: Ask | None = None,
     limits: ConnectionLimits | None = None,
     console: bool = False,
 ) -> Iterator[Served]:
@@ -65,7 +66,10 @@ def served(
         )
         agents = await plane.start()
         pages = Console(plane, tokens) if console else None
-        told = create_app(plane, tokens, lookahead=lookahead, agents_loop=asyncio.get_running_loop(), console=pages)
+        warm = [WarmLookahead(60.0) for _ in range(2)]
+        asks = [ask or one.ask for one in warm]
+        simulations = SimulationProcesses(lookahead, *asks)
+        told = create_app(plane, tokens, lookahead=simulations, agents_loop=asyncio.get_running_loop(), console=pages)
         server, listeners = HttpServer(told, limits=limits), bind_sockets("--http", "127.0.0.1:0")
         serving = asyncio.create_task(asyncio.to_thread(server.run, listeners))
         while not server.started:

@@ -33,10 +33,11 @@ from fairlead.runtime.control.code_store import CodeQuotaExceeded
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
-from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, check_limits, job_routes
-from fairlead.runtime.control.lookahead_service import Lookahead, lookahead_service, when_routes
+from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, account_of, check_limits, job_routes
+from fairlead.runtime.control.lookahead_service import SimulationProcesses, lookahead_service, when_routes
 from fairlead.runtime.control.node_routes import node_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
+from fairlead.runtime.control.question_routes import Questions, question_routes
 from fairlead.runtime.control.request_guard import (
     ParsedRoute,
     RequestGuard,
@@ -89,7 +90,7 @@ def create_app(
     tokens: Tokens,
     *,
     metrics_open: bool = False,
-    lookahead: Lookahead | None = None,
+    lookahead: SimulationProcesses | None = None,
     rate: RequestRate | None = None,
     agents_loop: asyncio.AbstractEventLoop | None = None,
     console: WebConsole | None = None,
@@ -103,6 +104,7 @@ def create_app(
     )
     app.router.route_class = ParsedRoute
     add_pages(app, root=console is None)
+    questions = None if lookahead is None else Questions(plane, lookahead)
     features = ["ledger"]  # what a page of the console may show, besides what every control plane has
 
     @app.exception_handler(RequestValidationError)
@@ -231,14 +233,15 @@ def create_app(
         return await read(lambda: {"digest": state.digest(), "second": state.time})
 
     @app.post("/v1/jobs", status_code=201)
-    async def submit(body: Submission, caller: Caller) -> dict[str, Any]:
-        """Submit jobs, all or none; the answer has them in the same order. A task with `array` or `grid` is many jobs."""
+    async def submit(body: Submission, caller: Caller, request: Request) -> dict[str, Any]:
+        """Submit jobs, all or none; the answer has them in the same order. A task with `array` or `grid` is many jobs.
+
+        A dry run also answers in how many seconds a job would start (`starts_s`; null: not known), and with how many fewer
+        workers it would start in less than half of that (`alternatives`): without further arrivals, for single jobs."""
         expanded = await in_worker(lambda: expand_arrays(body.jobs, lambda: secrets.token_hex(4)))
         order, after = await read(lambda: submission_order(expanded, lambda name: dependency(name, caller)))
         for task in body.jobs:
-            if caller.account_of(task.account) is None:
-                theirs = caller.account or caller.user
-                raise HTTPException(422, f"jobs of this token belong to account {theirs!r}, not {task.account!r}")
+            account_of(task, caller)
 
         def complete() -> list[Job]:
             made = jobs_of(((expanded[place], others) for place, others in zip(order, after)), caller.user)
@@ -257,7 +260,11 @@ def create_app(
 
         if body.dry_run:
             checked = ({"name": job.name, "user": job.user, "types": types, **_array(job)} for job, types in zip(jobs, fitting))
-            return in_request_order(checked)
+            answer = in_request_order(checked)
+            if questions is not None and len(answer["jobs"]) == len(body.jobs):
+                for one, starts in zip(answer["jobs"], await questions.starts(request, caller, body.jobs)):
+                    one |= starts
+            return answer
 
         def ask(answer: Callable[[Sequence[ev.Event]], None]) -> None:
             def journaled(events: Sequence[ev.Event]) -> None:
@@ -422,13 +429,16 @@ def create_app(
         return Response(encoded, media_type="application/octet-stream", headers={"fairlead-now": repr(now)})
 
     requests = SimpleNamespace(names=names, find=find, read=read, in_the_journal=in_the_journal)
-    service = None if lookahead is None else lookahead_service(plane, lookahead)
+    service = None if lookahead is None else lookahead_service(plane, lookahead.forecast)
     app.include_router(job_routes(plane, bearer, requests), dependencies=[Depends(service.sample)] if service else [])
     app.include_router(node_routes(plane, bearer, requests))
     app.include_router(accounting_routes(plane, bearer, requests))
     if service is not None:
         app.include_router(when_routes(plane, bearer, service))
         features.append("when")
+    if questions is not None:
+        app.include_router(question_routes(questions, bearer, requests))
+        features += ["whatif", "fix"]
     if console is not None:
         app.include_router(console.routes(bearer, features))
     return app

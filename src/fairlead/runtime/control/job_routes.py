@@ -82,6 +82,14 @@ class JobRequeue(BaseModel):
     hold: Annotated[bool, Field(description="also hold the job")] = False
 
 
+def account_of(task: TaskSpec, caller: Bearer) -> str:
+    """Return the account of a task's jobs; one that the caller's token does not allow is refused."""
+    if (account := caller.account_of(task.account)) is None:
+        theirs = caller.account or caller.user
+        raise HTTPException(422, f"jobs of this token belong to account {theirs!r}, not {task.account!r}")
+    return account
+
+
 def check_limits(plane: ControlPlane, caller: Bearer, jobs: Sequence[Job], fields: Iterable[str] = DEFAULT_LIMITS) -> None:
     """Refuse jobs with a weight, a priority or another field beyond what the scheduler allows the caller."""
     limits = UserLimits.from_data(plane.scheduler_in_use.get("limits", {}))

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -41,7 +41,18 @@ SHARED_KEYS = (
 
 Lookahead: TypeAlias = Callable[[float, bytes, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Forecasts from the present second, an encoded state, and measured rates."""
+Ask: TypeAlias = Callable[[float, bytes, Mapping[str, Any], Mapping[str, Any], float], Awaitable[dict[str, Any]]]
+"""Answers from the same, a question, and the seconds for the answer. It raises RefusedQuestion, or another FairleadError."""
 FrozenState: TypeAlias = Callable[[], tuple[float, bytes, Mapping[str, Any]]]
+T = TypeVar("T")
+
+
+class SimulationProcesses(NamedTuple):
+    """What simulates beside the control plane: forecasts, and answers to short and to long questions."""
+
+    forecast: Lookahead
+    short: Ask
+    long: Ask
 
 
 class LookaheadResult(NamedTuple):
@@ -134,18 +145,24 @@ def sampled_forecasts(result: LookaheadResult, now: float, state: State) -> list
     return [ForecastsRecorded(now, jobs, *columns, *result.forecast.get("widened", ()))]
 
 
-def lookahead_service(plane: ControlPlane, lookahead: Lookahead) -> LookaheadService:
-    """Return the service of a control plane; it records its forecasts."""
+def frozen_state(plane: ControlPlane) -> FrozenState:
+    """Return what reads the present second, the encoded state and the measured rates of a control plane."""
 
     def frozen() -> tuple[float, bytes, Mapping[str, Any]]:
         with plane.backend.at_rest(READ_WITHIN_S):
             now, encode, rates = plane.backend.now, freeze(plane.loop.state), views.rates(plane.loop.state)
         return now, encode(), {"rates": rates}
 
+    return frozen
+
+
+def lookahead_service(plane: ControlPlane, lookahead: Lookahead) -> LookaheadService:
+    """Return the service of a control plane; it records its forecasts."""
+
     def record(result: LookaheadResult) -> None:
         plane.backend.inbox.put(lambda now: sampled_forecasts(result, now, plane.loop.state))
 
-    return LookaheadService(lookahead, frozen, lambda: plane.backend.now, record)
+    return LookaheadService(lookahead, frozen_state(plane), lambda: plane.backend.now, record)
 
 
 def when_routes(plane: ControlPlane, bearer: Callable[..., Any], service: LookaheadService) -> APIRouter:
@@ -159,19 +176,6 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], service: Lookah
             running, alive = {*state.running.tolist()}, (*state.live.tolist(), *state.queue.tolist())
             return {number: number in running for number in alive if visible_to in (None, state.job_of[number].user)}
 
-    async def simulated(other_than: LookaheadResult | None, closed: asyncio.Task[None]) -> LookaheadResult:
-        task = asyncio.create_task(service.result(other_than))
-        try:
-            while not task.done():
-                await asyncio.wait((task, closed), timeout=CHECK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-                if plane.stopping and not task.done():  # the server waits for open requests
-                    raise HTTPException(503, "the control plane is stopping")
-                if closed.done() and not task.done():
-                    raise HTTPException(CLIENT_CLOSED, "the client closed the connection")
-            return task.result()
-        finally:
-            task.cancel()
-
     @router.get("/v1/when", responses={503: {}})
     async def when(caller: Annotated[Bearer, Depends(bearer)], request: Request) -> dict[str, Any]:
         """When each of your jobs should start and end, in seconds from now: without new jobs, and with drawn run times,
@@ -179,12 +183,12 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], service: Lookah
         time."""
         closed = asyncio.create_task(_closed(request))
         try:
-            result = await simulated(None, closed)
+            result = await _while_open(plane, closed, service.result())
             mine = await asyncio.to_thread(visible, caller.visible_user)
             if not mine.items() <= {
                 (one["number"], one["running"]) for one in result.forecast["jobs"]
             }:  # a job came, started or stopped since
-                result = await simulated(result, closed)
+                result = await _while_open(plane, closed, service.result(result))
                 mine = await asyncio.to_thread(visible, caller.visible_user)
         except StateBusy:
             raise
@@ -196,6 +200,29 @@ def when_routes(plane: ControlPlane, bearer: Callable[..., Any], service: Lookah
         return _for_user(result, plane.backend.now, mine)
 
     return router
+
+
+async def while_connected(plane: ControlPlane, request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await some work for a request; it is cancelled if the client closes the connection or the control plane stops."""
+    closed = asyncio.create_task(_closed(request))
+    try:
+        return await _while_open(plane, closed, work)
+    finally:
+        closed.cancel()
+
+
+async def _while_open(plane: ControlPlane, closed: asyncio.Task[None], work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await asyncio.wait((task, closed), timeout=CHECK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            if plane.stopping and not task.done():  # the server waits for open requests
+                raise HTTPException(503, "the control plane is stopping")
+            if closed.done() and not task.done():
+                raise HTTPException(CLIENT_CLOSED, "the client closed the connection")
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _closed(request: Request) -> None:
