@@ -62,6 +62,7 @@ NAVIGATION = {
         "guides/simulate-your-trace",
         "guides/compare-policies",
         "guides/what-if",
+        "guides/shadow",
         "guides/sweeps",
         "guides/write-a-policy",
         "guides/write-a-plugin",

@@ -105,10 +105,10 @@ def whatif_command(
         raise InputError("whatif", "a journal to fork in the past", field="at" if at else "past", value=at or past)
     events = _events(journal)
     if past:
-        _validate(events, _seconds("past", past), journal, simulations, quiet=json)
+        _validate(events, seconds_of("past", past), journal, simulations, quiet=json)
     fork = _fork(events, journal, at, quiet=json)
     changes = ForkChanges(
-        scheduler=_scheduler(fork.start.scheduler, names, preset, config, round_s),
+        scheduler=chosen_scheduler(fork.start.scheduler, names, preset, config, round_s),
         quotas={user: _count("quota", text) for user, text in _pairs("quota", quota)},
         weights={user: _positive("weight", text) for user, text in _pairs("weight", weight)},
         add=_nodes(add, fork),
@@ -152,7 +152,7 @@ def _fork(events: Sequence[Event], journal: str, at: str, quiet: bool) -> Fork:
     from fairlead.runtime.control.views import rates
 
     if at:
-        return past_fork(events, events[-1].time - _seconds("at", at), journal).fork
+        return past_fork(events, events[-1].time - seconds_of("at", at), journal).fork
     if events:
         state = state_at(events, events[-1].time)
         return Fork.of(state, {"rates": rates(state)})
@@ -173,11 +173,12 @@ def _validate(events: Sequence[Event], length_s: float, journal: str, simulation
     note(f"the last {format_duration(events[-1].time - begin)} as they were, {min(jobs)} jobs: {text.replace('-', '−')}")
 
 
-def _scheduler(
+def chosen_scheduler(
     present: SchedulerConfig, names: Sequence[str], preset: str, config: Path | None, round_s: float | None
 ) -> SchedulerConfig | None:
+    """The scheduler that the options mean, from the present one; None if it is the same."""
     if sum(map(bool, (names, preset, config))) > 1:
-        raise InputError("whatif", "one of --policy, --preset and --config")
+        raise InputError("scheduler", "one of --policy, --preset and --config")
     chosen = SchedulerConfig.from_file(config) if config else SchedulerConfig.preset(preset) if preset else present
     if names:
         chosen = replace(chosen, policy=parse_part(names[0]), name="")
@@ -210,7 +211,8 @@ def _positive(option: str, text: str) -> float:
     return value
 
 
-def _seconds(option: str, text: str) -> float:
+def seconds_of(option: str, text: str) -> float:
+    """The seconds of an option that is a duration."""
     try:
         return parse_duration(text)
     except ValueError:
@@ -262,7 +264,7 @@ def _fault(word: str) -> tuple[str, float, float]:
     name, *times = word.rsplit(":", 2)
     if not name or len(times) != 2:
         raise option_error("fault", "NODE:IN:FOR, as in v100-3:30m:4h", word)
-    begins, lasts = (_seconds("fault", text) for text in times)
+    begins, lasts = (seconds_of("fault", text) for text in times)
     return name, begins, max(lasts, 1.0)
 
 
@@ -272,8 +274,8 @@ def _tell(found: WhatIfResult) -> None:
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     for name, (control, changed, paired) in found.metrics.items():
         show = _shows(name)
-        interval = _interval(paired.difference, paired.half_width, show)
-        values = (format_value(control, show), format_value(changed, show), _signed(paired.difference, show))
+        interval = interval_text(paired.difference, paired.half_width, show)
+        values = (format_value(control, show), format_value(changed, show), signed(paired.difference, show))
         table.add_row(METRICS[name], *values, interval)
     out.print(table)
     for title, groups in (("users", found.users), ("jobs", found.jobs)):
@@ -301,8 +303,8 @@ def _tell_groups(title: str, groups: Sequence[GroupDifference]) -> None:
         for one in side[:MAX_SHOWN]:
             times = (format_duration(one.control_s), format_duration(one.changed_s))
             paired = one.difference
-            ends = _interval(paired.difference, paired.half_width, "duration")
-            table.add_row(legible(one.name), str(one.jobs), *times, _signed(paired.difference, "duration"), ends)
+            ends = interval_text(paired.difference, paired.half_width, "duration")
+            table.add_row(legible(one.name), str(one.jobs), *times, signed(paired.difference, "duration"), ends)
         out.print(table)
         if len(side) > MAX_SHOWN:
             note(f"and {len(side) - MAX_SHOWN} more {title} that {word}; --json lists all")
@@ -316,15 +318,17 @@ def _shows(metric: str) -> Shows:
     return "duration" if metric in _DURATIONS else "share" if metric == "utilization" else "count"
 
 
-def _signed(value: float, show: Shows) -> str:
+def signed(value: float, show: Shows) -> str:
+    """A difference with its sign."""
     text = format_value(abs(value), show)
     return text if text == "–" or value == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def _interval(middle: float, half_width: float, show: Shows) -> str:
+def interval_text(middle: float, half_width: float, show: Shows) -> str:
+    """Both ends of an interval; empty where it has no width."""
     if not math.isfinite(half_width):
         return ""
-    return f"{_signed(middle - half_width, show)} to {_signed(middle + half_width, show)}"
+    return f"{signed(middle - half_width, show)} to {signed(middle + half_width, show)}"
 
 
 def _sentence(name: str, found: WhatIfResult) -> str:

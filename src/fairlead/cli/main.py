@@ -79,6 +79,9 @@ COMMANDS = {
         _SIMULATE, "fairlead.cli.cmd_resimulate:resimulate_command", "Simulate a recorded run under other policies."
     ),
     "whatif": Entry(_SIMULATE, "fairlead.cli.cmd_whatif:whatif_command", "Simulate a cluster from now on with changes."),
+    "shadow": Entry(
+        _SIMULATE, "fairlead.cli.cmd_shadow:shadow_command", "Let a second scheduler decide next to the one in use."
+    ),
     "synthesize": Entry(
         _SIMULATE, "fairlead.cli.cmd_synthesize:synthesize_command", "Choose the best scheduler every few rounds."
     ),

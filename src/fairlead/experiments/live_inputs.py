@@ -3,7 +3,7 @@ It does not know what is simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import make, scheduler_of
 from fairlead.core.cluster import Floats
+from fairlead.core.events import Event
 from fairlead.core.job import TIMED, Job
 from fairlead.core.snapshot import Snapshot
+from fairlead.engine.codec import decode
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load
 from fairlead.estimators.colocated_rates import ColocationModel
@@ -34,6 +36,29 @@ def fetch_state(plane: ControlPlaneClient) -> State:
     state = load(saved)
     state.time = max(state.time, now)
     return state
+
+
+class JournalFollower:
+    """The events of a running cluster's journal, as they come. `fetch` returns encoded events behind a number. A journal that
+    was replaced meanwhile, as by a backup, is read again."""
+
+    def __init__(self, fetch: Callable[[int], Sequence[bytes]]) -> None:
+        self.events: list[Event] = []
+        self._fetch, self._last = fetch, b""
+
+    def catch_up(self) -> bool:
+        """Fetch what is new; return whether anything is."""
+        news = False
+        while True:
+            known = len(self.events)
+            lines = self._fetch(max(0, known - 1))
+            if known and [*lines[:1]] != [self._last]:
+                self.events, self._last, news = [], b"", True
+                continue
+            if not (lines := lines[bool(known) :]):
+                return news
+            self.events += map(decode, lines)
+            self._last, news = lines[-1], True
 
 
 def recent_jobs(state: State, table: ThroughputTable) -> Iterator[Job]:

@@ -270,6 +270,10 @@ class ControlPlaneClient:
         """Return the fairness ledger: GPU time received and deserved by user and account, and the totals."""
         return self._ask("GET", "/v1/ledger")
 
+    def journal(self, after: int = 0) -> list[bytes]:
+        """Return encoded events of the journal, those behind event number `after`; needs an admin's token."""
+        return self._answer("GET", f"/v1/journal?after={after}").content.splitlines()
+
     def scheduler(self) -> dict[str, Any]:
         """Return the scheduler in use."""
         return dict(self._ask("GET", "/v1/scheduler")["scheduler"])
@@ -328,17 +332,10 @@ class ControlPlaneClient:
 
         until = time.monotonic() + self.timeout_s
         try:
+            sent: Any = {"json": body, "content": content, "headers": headers}
             while True:
                 answer = self._from_active(
-                    lambda url, timeout: httpx.request(
-                        method,
-                        url + path,
-                        json=body,
-                        content=content,
-                        headers=headers,
-                        timeout=timeout,
-                        verify=self._trust(url),
-                    ),
+                    lambda url, timeout: httpx.request(method, url + path, timeout=timeout, verify=self._trust(url), **sent),
                     repeatable=method not in ("POST", "PATCH"),
                 )
                 wait_s = _retry_after_s(answer)

@@ -34,7 +34,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.journal.control_files import FolderFiles
 from fairlead.journal.sqlite import SqliteJournal
-from fairlead.runtime.control.accounting import GpuRun, GpuRunRecorder, cut
+from fairlead.runtime.control.accounting import GpuRun, GpuRunRecorder, cut, numbered_events
 from fairlead.runtime.control.wall_clock import origin_of
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.simulator.backend import SimulatedBackend
@@ -293,7 +293,7 @@ def test_runs_are_recorded_as_events_come_and_each_event_is_observed_once(journa
     for part in (events[:half], events[half:], []):
         for event in part:
             kept.append(event)
-        unseen = list(recorder.unseen(kept))
+        unseen = list(numbered_events(kept, recorder.seen))
         assert [number for number, _ in unseen] == list(range(seen + 1, seen + len(part) + 1))
         recorder.observe_all(unseen)
         recorder.runs(state.time)  # leaves no trace
@@ -307,13 +307,13 @@ def test_a_recorder_whose_next_events_were_dropped_says_so_and_another_begins_wi
     state, journal = replay_events(events), SqliteJournal(tmp_path / "j.sqlite")
     recorder = GpuRunRecorder(state)
     journal.append(events[0])
-    recorder.observe_all(recorder.unseen(journal))
+    recorder.observe_all(numbered_events(journal, recorder.seen))
     for event in events[1:-1]:
         journal.append(event)
     journal.snapshot(replay_events(events[:-1]))
     journal.retain(1, math.inf)
     journal.append(events[-1])
     with pytest.raises(JournalError, match="event 2 is missing"):
-        list(recorder.unseen(journal))
-    assert [number for number, _ in GpuRunRecorder(state).unseen(journal)] == [len(events)]
+        list(numbered_events(journal, recorder.seen))
+    assert [number for number, _ in numbered_events(journal)] == [len(events)]
     journal.close()

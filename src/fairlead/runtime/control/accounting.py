@@ -9,11 +9,12 @@ from functools import partial
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
 
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import ENDED, Job, Phase
+from fairlead.engine.codec import encode_line
 from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, LedgerRow, sum_of_rows
 from fairlead.engine.job_control import last_run
 from fairlead.engine.journal import Journal
@@ -23,7 +24,7 @@ from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_metrics import MetricCurves
 from fairlead.runtime.control.job_routes import JobName, Requests
-from fairlead.runtime.control.tokens import Bearer
+from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_array import array_of
 
 MAX_HISTORY = 100_000
@@ -54,12 +55,6 @@ class GpuRunRecorder:
         self._open: dict[int, tuple[int, int, float, tuple[int, ...]]] = {}  # type, GPUs, start and nodes
         self._launched: set[int] = set()  # or stopped: their first launch is not from before the events
         self._runs: list[GpuRun] = []
-
-    def unseen(self, journal: Journal) -> Iterator[tuple[int, ev.Event]]:
-        """Return the journal's events that were not observed yet, with their numbers."""
-        if isinstance(journal, DatabaseJournal):
-            return journal.numbered(self.seen)
-        return islice(enumerate(journal, 1), self.seen or 0, None)
 
     def observe_all(self, events: Iterable[tuple[int, ev.Event]]) -> None:
         """Observe events with their numbers, in order."""
@@ -112,6 +107,13 @@ class GpuRunRecorder:
         self._launched.add(number)
         if begun is not None and second > begun[2]:
             self._runs.append(GpuRun(number, *begun, second, outcome, code))
+
+
+def numbered_events(journal: Journal, after: int | None = None) -> Iterator[tuple[int, ev.Event]]:
+    """Return the events of a journal behind one, or (None) all that are left, with their numbers."""
+    if isinstance(journal, DatabaseJournal):
+        return journal.numbered(after)
+    return islice(enumerate(journal, 1), after or 0, None)
 
 
 def cut(run: GpuRun, since_s: float, until_s: float) -> GpuRun | None:
@@ -191,7 +193,7 @@ def ledger_records(ledger: FairnessLedger, visible_to: str | None = None) -> dic
 
 
 def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
-    """Return the routes `/v1/history`, `/v1/runs`, `/v1/jobs/{name}/metrics` and `/v1/ledger`."""
+    """Return the routes `/v1/history`, `/v1/runs`, `/v1/jobs/{name}/metrics`, `/v1/ledger` and `/v1/journal`."""
     router, read = APIRouter(), requests.read
     Caller = Annotated[Bearer, Depends(bearer)]
     Moment = Annotated[float, Query(ge=0, le=1e12, description="Unix time")]
@@ -221,7 +223,7 @@ def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests:
 
     async def observe_unseen() -> None:
         """Let the recorder observe the events since the last request. They are read outside the control plane's lock."""
-        unseen = recorder.unseen(plane.journal)
+        unseen = numbered_events(plane.journal, recorder.seen)
 
         def next_batch() -> list[tuple[int, ev.Event]]:
             batch = list(islice(unseen, BATCH))
@@ -301,5 +303,23 @@ def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests:
         ledger = await read(plane.fairness_ledger)
         since, now = plane.origin + ledger.since / SECOND, plane.origin + ledger.at / SECOND
         return {"known_since": since, "now": now, **ledger_records(ledger, caller.visible_user)}
+
+    @router.get("/v1/journal", responses={403: {}, 410: {}}, response_class=Response)
+    async def journal(
+        caller: Caller,
+        after: Annotated[int, Query(ge=0, description="the number of the last event that is known")] = 0,
+        limit: Annotated[int, Query(ge=1, le=BATCH)] = BATCH,
+    ) -> Response:
+        """The events of the journal behind one, as JSON lines; none if there are no more yet. Needs an admin token."""
+        if caller.role is not Role.ADMIN:
+            raise HTTPException(403, "this request needs an admin token")
+
+        def lines() -> bytes:
+            return b"".join(encode_line(event) for _, event in islice(numbered_events(plane.journal, after), limit))
+
+        try:
+            return Response(await asyncio.to_thread(lines), media_type="application/x-ndjson")
+        except JournalError as problem:
+            raise HTTPException(410, f"the journal does not have the events after {after}: {problem}") from None
 
     return router
