@@ -156,7 +156,7 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
-        codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "ArrowRight": 39, "Escape": 27}
+        codes = {"Tab": 9, "Enter": 13, "ArrowDown": 40, "ArrowRight": 39, "Escape": 27, "Backspace": 8}
         text = {"text": "\r"} if key == "Enter" else {}
         about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], **text}
         for kind in ("keyDown", "keyUp"):

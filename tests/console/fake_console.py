@@ -40,7 +40,7 @@ JOB_COLUMNS = [
     "preemptions",
 ]
 NODE_COLUMNS = ["index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb"]
-FEATURES = ["when", "fix"]
+FEATURES = ["when", "fix", "whatif"]
 USERS = ("ann", "bob", "cat", "dan", "eva")
 REASONS = ("waiting-for-resources", "behind-head", "not-admitted", "next-decision")
 
@@ -251,6 +251,57 @@ FIX = {
 }
 
 
+def what_if(cluster: InventedCluster, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """As the control plane answers: names that are not known are refused."""
+    policy = request.get("scheduler", {}).get("policy", "")
+    if policy == "lass":
+        return 422, {"detail": "unknown policy 'lass'; did you mean 'las'?"}
+    if "ghost" in request.get("remove", []):
+        return 422, {"detail": "unknown node 'ghost'; there are: node-00000"}
+    if request.get("add", "").startswith("x"):
+        return 422, {"detail": f"what-if: field 'add' is '{request['add']}': expected nodes such as 16xh200:8"}
+    draw = random.Random(1)
+
+    def differs(name: str, gain: float, **more: Any) -> dict[str, Any]:
+        difference = {"difference": -gain, "low": -gain - 40, "high": -gain + 40}
+        return {"name": name, "jobs": 3, "control_s": 1800.0, "changed_s": 1800.0 - gain, **difference, **more}
+
+    def side(label: str, stretch: float) -> dict[str, Any]:
+        jobs = []
+        for job in cluster.jobs[:24]:
+            begin = 0.0 if job[5] == "running" else stretch * draw.uniform(60, 1500)
+            end = begin + draw.uniform(200, 1500)
+            runs = [{"start_s": begin, "end_s": end, "gpus": job[6], "nodes": ["node-00001"]}]
+            if job[0] % 7 == 1:
+                again = end + (300 if job[0] % 2 else 0)
+                runs.append({"start_s": again, "end_s": again + 400, "gpus": job[6], "nodes": ["node-00002"]})
+            jobs.append({"number": job[0], "name": job[1], "user": job[2], "runs": runs})
+        later = [{"start_s": 900.0, "end_s": 1700.0, "gpus": 2, "nodes": ["node-00003"]}]
+        jobs.append({"number": None, "name": "arrival-1", "user": "bob", "runs": later})
+        return {"label": label, "jobs": jobs, "left_out": {"jobs": 0, "runs": 0}}
+
+    def metric(control: float, changed: float, width: float) -> dict[str, Any]:
+        ends = {"low": changed - control - width, "high": changed - control + width}
+        return {"control": control, "changed": changed, "difference": changed - control, **ends}
+
+    jobs = [differs(job[1], 200.0 - 25 * n, number=job[0], user=job[2]) for n, job in enumerate(cluster.jobs[:24])]
+    return 200, {
+        "metrics": {
+            "average_jct_s": metric(2700.0, 2100.0, 300.0),
+            "average_wait_s": metric(900.0, 840.0, 120.0),
+            "utilization": metric(0.71, 0.78, 0.02),
+            "preemptions": metric(4.0, 9.0, 2.0),
+            "unfinished": metric(0.0, 0.0, 0.0),
+        },
+        "users": [differs(user, 300.0 - 150 * n) for n, user in enumerate(USERS)],
+        "jobs": jobs,
+        "starts_s": {"train-00002": [600.0, 60.0], "train-00004": [None, 30.0]},
+        "scenarios": request.get("scenarios", 5),
+        "guesses": ["the rate of 'bert' on h200 is assumed"],
+        **({"timelines": [side("as it is", 1.0), side("changed", 0.6)]} if request.get("timelines") else {}),
+    }
+
+
 class FakeConsole(ThreadingHTTPServer):
     """`with FakeConsole(cluster) as server:` answers at `server.url`; each open page gets `rate` changes a second."""
 
@@ -264,6 +315,8 @@ class FakeConsole(ThreadingHTTPServer):
         self.resumed: list[str] = []  # from where pages asked the stream to go on
         self.streams = 0
         self.cut = threading.Event()  # ends the streams that are open
+        self.may_answer = threading.Event()  # what-ifs wait for it
+        self.may_answer.set()
 
     def __enter__(self) -> FakeConsole:
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -271,6 +324,7 @@ class FakeConsole(ThreadingHTTPServer):
 
     def __exit__(self, *problem: object) -> None:
         self.stopping = True
+        self.may_answer.set()
         self.shutdown()
         self.server_close()
 
@@ -339,7 +393,12 @@ class Handler(BaseHTTPRequestHandler):
         return {"": cluster.job(int(number)), "fix": FIX, "logs": log}[part]
 
     def do_POST(self) -> None:
-        self.server.changed.append((self.command, self.path, self.rfile.read(int(self.headers.get("Content-Length") or 0))))
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.changed.append((self.command, self.path, body))
+        if self.path == "/v1/whatif":
+            self.server.may_answer.wait()
+            status, found = what_if(self.server.cluster, json.loads(body))
+            return self._send(json.dumps(found).encode(), status=status)
         self.server.signed_in = self.path == "/console/sign-in" or self.server.signed_in
         self._send(b"{}")
 

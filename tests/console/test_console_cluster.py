@@ -1,5 +1,5 @@
 """The console in a real browser, on a real cluster of processes with simulated GPUs (`fairlead up`): an operator signs in,
-watches a job, follows its log, drains a node and switches the scheduler. Needs chromium."""
+watches a job, follows its log, drains a node, runs a what-if and switches the scheduler with a preview. Needs chromium."""
 
 from __future__ import annotations
 
@@ -58,6 +58,29 @@ def confirm(browser: Browser, **fields: str) -> None:
     browser.wait("!document.querySelector('#dialog').open", "the dialog closes")
 
 
+def what_if(browser: Browser, cluster: ClusterAtWork) -> None:
+    """With four more GPUs, the job that waits would start at the next decision."""
+    browser.click("nav a[href='#whatif']")
+    browser.wait("!!document.querySelector('#simulate')")
+    browser.type("#whatif-remove", "v100-7")
+    browser.click("#simulate")
+    browser.wait("document.querySelector('#whatif-remove').getAttribute('aria-invalid') === 'true'")
+    assert "v100-7" in text(browser, "#whatif-remove-problem")
+    browser.type("#whatif-remove", "")
+    browser.press("Backspace")
+    browser.type("#whatif-add", "4xv100:2")
+    browser.type("#whatif-scenarios", "2")
+    browser.click("#simulate")
+    browser.wait("document.querySelectorAll('#whatif-metrics tbody tr').length > 3", "the what-if is answered")
+    cells = "[...document.querySelectorAll('#whatif-starts tbody td')].map((one) => one.textContent)"
+    name, before, after = browser.run(cells)
+    assert name == "second"
+    assert after == "now" or after.endswith(" s"), "at the next decision"
+    assert before != after
+    browser.wait("[...document.querySelectorAll('#whatif-timelines canvas')].every((one) => one.dataset.bars >= 2)")
+    assert cluster.nodes().keys() == {"v100-0", "v100-1"}, "the cluster has not changed"
+
+
 def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser: Browser) -> None:
     with ClusterAtWork(tmp_path, "4xv100:2", policy="fifo", embedded=True) as cluster:
         cluster.until_up()
@@ -75,6 +98,15 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.click("#queue-table .row")
         browser.wait("['waiting', 'queued'].includes(document.querySelector('#job')?.dataset.state)")
         browser.wait("document.querySelector('#reason').textContent.includes('GPU')")
+        again = "(() => { const b = document.querySelector('#fix button'); if (!b.disabled) b.click(); })()"
+        browser.wait(  # on a busy machine, the seconds of one search may not suffice
+            "document.querySelector('#fix tbody').textContent.includes('Add a node with 1 × v100')",
+            "the smallest change is found",
+            also=lambda: browser.run(again),
+        )
+        what_if(browser, cluster)
+        browser.run(f"location.hash = 'job/{cluster.jobs()['second']['number']}'")
+        browser.wait("['waiting', 'queued'].includes(document.querySelector('#job')?.dataset.state)")
         cluster.hurry("first")
         browser.wait("document.querySelector('#job').dataset.state === 'running'")
         browser.wait("document.querySelector('.log').textContent.includes('step 3')", "the log follows")
@@ -138,6 +170,10 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.type("#field-why", "try another")
         browser.click("#dialog button.primary")
         browser.wait("document.querySelector('#dialog .problem').textContent.includes('las')")
+        browser.type("#field-policy", "las")
+        browser.click("#preview")
+        browser.wait("document.querySelectorAll('#dialog .preview tbody tr').length > 3", "the switch is previewed")
+        assert text(browser, "#scheduler").startswith("fifo"), "a preview switches nothing"
         confirm(browser, policy="las")
         browser.wait("document.querySelector('#scheduler').dataset.policy === 'las'")
         assert "las" in str(cluster.ask("GET", "/v1/scheduler")["scheduler"]["policy"])
@@ -153,8 +189,8 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
 
         here = f"http://127.0.0.1:{cluster.http}/"
         assert [url for url in browser.requests if not url.startswith((here, "data:", "about:"))] == []
-        # A browser notes each refusal: before the sign-in, of the wrong token, of the unknown policy; and nothing else.
-        refused = ("/console/session", "/console/sign-in", "/v1/scheduler")
+        # A browser notes each refusal: before the sign-in, of the wrong token, of what is unknown; and nothing else.
+        refused = ("/console/session", "/console/sign-in", "/v1/scheduler", "/v1/whatif")
         assert [
             one for one in browser.errors if not (one.startswith("Failed to load resource") and one.endswith(refused))
         ] == []

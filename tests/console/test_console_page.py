@@ -13,7 +13,7 @@ from fake_console import FakeConsole, InventedCluster
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in")
 
-VIEWS = ("cluster", "timeline", "queue", "fairness", "scheduler", "nodes")
+VIEWS = ("cluster", "timeline", "queue", "fairness", "scheduler", "whatif", "nodes")
 EVIL = "<img src=x onerror=alert(1)><b>bold</b>"
 SHOWN = {  # what each view has drawn when it is ready
     "cluster": "document.querySelector('.tiles-box canvas').dataset.gpus > 0 && document.querySelector('#queue-chart path')",
@@ -21,6 +21,7 @@ SHOWN = {  # what each view has drawn when it is ready
     "queue": "document.querySelector('#queue-table').dataset.rows > 0 && document.querySelector('#queue-table .row')",
     "fairness": "document.querySelectorAll('#usage tbody tr').length === 5",
     "scheduler": "document.querySelector('#scheduler').dataset.policy && document.querySelector('#decision-times td')",
+    "whatif": "document.querySelector('#whatif-form #simulate')",
     "nodes": "document.querySelector('#nodes-table').dataset.rows > 0 && document.querySelector('#nodes-table .row')",
 }
 
@@ -114,6 +115,131 @@ def test_the_smallest_change_that_would_start_a_job_is_searched_when_asked(brows
         several = "train-7 (bob) by 7.0 min, train-6 (bob) by 6.0 min, train-5 (bob) by 5.0 min, train-4 (bob) by 4.0 min"
         assert browser.run(rows) == ["no job", f"{several}, and 3 more jobs", "not simulated"]
         assert "jobs that would have to end" in browser.run("document.querySelector('#fix').textContent")
+        clean(browser, server)
+
+
+def fill(browser: Browser, **values: str) -> None:
+    for name, value in values.items():
+        if name == "kind":
+            script = f"(() => {{ const s = document.querySelector('#whatif-kind'); s.value = '{value}';"
+            browser.run(f"{script} s.dispatchEvent(new Event('input', {{ bubbles: true }})); }})()")
+        else:
+            browser.type(f"#whatif-{name}", value)
+
+
+def asked(server: FakeConsole) -> list[dict[str, object]]:
+    return [json.loads(body) for _, path, body in server.changed if path == "/v1/whatif"]
+
+
+def test_a_what_if_shows_progress_differences_and_both_timelines(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(12, 60), 0, 0) as server:
+        browser.open(server.url)
+        shown(browser, "whatif")
+        fill(browser, kind="policy", policy="las:by=time", round_s="30", add="16xh200:8", remove="node-00001, node-00002")
+        fill(browser, quotas="bob=4, eva = 8", weights="bob=2.5", without="17 train-00003", arrivals="20", scenarios="3")
+        fill(browser, node="node-00004", **{"in": "30m", "for": "4h"})
+        server.may_answer.clear()
+        browser.press("Enter")
+        browser.wait("document.querySelector('.working').hidden === false && document.querySelector('#simulate').disabled")
+        assert "Simulating" in browser.run("document.querySelector('.working').textContent")
+        server.may_answer.set()
+        browser.wait("!!document.querySelector('#whatif-timelines canvas[data-bars]')")
+        assert asked(server) == [
+            {
+                "scheduler": {"policy": "las:by=time"},
+                "round_s": 30,
+                "add": "16xh200:8",
+                "remove": ["node-00001", "node-00002"],
+                "quotas": {"bob": 4, "eva": 8},
+                "weights": {"bob": 2.5},
+                "without": ["17", "train-00003"],
+                "arrivals": 1.2,
+                "scenarios": 3,
+                "timelines": True,
+                "faults": [{"node": "node-00004", "in_s": 1800, "for_s": 14400}],
+            }
+        ]
+        row = "(id, n) => [...document.querySelectorAll(`#${id} tbody tr`)].map((one) => one.children[n].textContent)"
+        assert browser.run(f"({row})('whatif-metrics', 4)") == ["better", "unclear", "better", "worse", "the same"]
+        assert browser.run(f"({row})('whatif-metrics', 3)")[0] == "−10.0 min (−15.0 min to −5.0 min)"
+        assert browser.run(f"({row})('users-gain', 0)") == ["ann", "bob"]
+        assert browser.run(f"({row})('users-pay', 0)") == ["eva", "dan"]
+        bars = "[...document.querySelectorAll('#whatif-timelines canvas')].map((one) => [one.dataset.rows, one.dataset.from])"
+        browser.wait(f"(([one, other]) => one[0] === '25' && one[1] === other[1])({bars})")
+        browser.run("document.querySelectorAll('#whatif-timelines canvas')[1].focus()")
+        before = browser.run(bars)
+        browser.press("ArrowDown")
+        browser.run("document.querySelector('#whatif-timelines [aria-label=\"Zoom in\"]').click()")
+        browser.wait(f"(([one, other]) => one[1] !== '{before[0][1]}' && one[1] === other[1])({bars})", "both move together")
+        for width in (1440, 1024, 390):
+            browser.resize(width, mobile=width < 500)
+            browser.wait(f"innerWidth === {width}")
+            assert browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+        browser.run("document.querySelector('#jobs-gain a').click()")
+        browser.wait("document.querySelector('main').dataset.view === 'job'")
+        shown(browser, "whatif")
+        browser.wait("!!document.querySelector('#whatif-metrics') && document.querySelector('#whatif-policy').value !== ''")
+        clean(browser, server)
+
+
+WRONG = [  # values of the form, the field with the error, and what it says
+    ({}, "kind", "change something"),
+    ({"quotas": "bob"}, "quotas", "USER=NUMBER"),
+    ({"arrivals": "300"}, "arrivals", "100"),
+    ({"node": "node-00001", "for": "long"}, "for", "30m or 4h"),
+    ({"for": "1h"}, "node", "which node"),
+    ({"kind": "config", "config": "{"}, "config", "not JSON"),
+    ({"kind": "policy", "policy": "lass"}, "policy", "did you mean 'las'?"),
+    ({"remove": "ghost"}, "remove", "unknown node 'ghost'"),
+    ({"add": "xh200"}, "add", "expected nodes such as"),
+]
+
+
+def test_an_error_of_a_what_if_is_shown_at_its_field(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(4, 10), 0, 0) as server:
+        browser.open(server.url)
+        shown(browser, "whatif")
+        for values, field, says in WRONG:
+            fill(browser, **values)
+            browser.click("#simulate")
+            browser.wait(f"document.querySelector('#whatif-{field}').getAttribute('aria-invalid') === 'true'")
+            assert says in browser.run(f"document.querySelector('#whatif-{field}-problem').textContent")
+            assert browser.run("document.activeElement.name") == field
+            assert browser.run("document.querySelectorAll('[aria-invalid]').length") == 1
+            browser.wait("!document.querySelector('#simulate').disabled")
+            browser.run("[...document.querySelectorAll('#whatif-form button')].at(-1).click()")
+            assert browser.run("document.querySelectorAll('[aria-invalid]').length") == 0
+
+
+def test_a_what_if_can_be_stopped_and_another_one_asked(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(4, 10), 0, 0) as server:
+        browser.open(server.url)
+        shown(browser, "whatif")
+        server.may_answer.clear()
+        fill(browser, arrivals="-50")
+        browser.click("#simulate")
+        browser.wait("document.querySelector('#simulate').disabled")
+        browser.run("document.querySelector('#simulate + button').click()")
+        browser.wait("!document.querySelector('#simulate').disabled && document.querySelector('.working').hidden")
+        assert browser.run("document.querySelector('#whatif-result').textContent") == ""
+        server.may_answer.set()
+        browser.click("#simulate")
+        browser.wait("!!document.querySelector('#whatif-metrics')")
+        assert [one["arrivals"] for one in asked(server)] == [0.5, 0.5]
+        assert browser.errors == []
+
+
+def test_a_switch_of_the_scheduler_is_previewed(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(4, 10), 0, 0) as server:
+        browser.open(server.url)
+        shown(browser, "scheduler")
+        browser.click("#switch")
+        browser.type("#field-policy", "srtf")
+        browser.click("#preview")
+        browser.wait("document.querySelectorAll('#dialog .preview tbody tr').length === 5")
+        assert asked(server) == [{"scheduler": {"config": {"policy": {"name": "srtf"}, "round_s": 60}}}]
+        assert "Gain (average JCT): ann −5.0 min" in browser.run("document.querySelector('.preview').textContent")
+        assert [path for _, path, _ in server.changed] == ["/v1/whatif"], "nothing was switched"
         clean(browser, server)
 
 

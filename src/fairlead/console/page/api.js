@@ -11,7 +11,7 @@ export function whenSignedOut(callback) {
   signedOut = callback;
 }
 
-export async function request(method, path, body) {
+export async function request(method, path, body, signal) {
   const headers = { "X-Fairlead-Console": "1" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
@@ -21,8 +21,10 @@ export async function request(method, path, body) {
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
+      signal,
     });
-  } catch {
+  } catch (problem) {
+    if (problem.name === "AbortError") throw new Refused(0, "stopped");
     throw new Refused(0, "the control plane does not answer");
   }
   if (answer.ok) return answer;
@@ -37,8 +39,8 @@ export async function request(method, path, body) {
   throw new Refused(answer.status, String(detail) || `the control plane answered with status ${answer.status}`);
 }
 
-export async function ask(method, path, body) {
-  const answer = await request(method, path, body);
+export async function ask(method, path, body, signal) {
+  const answer = await request(method, path, body, signal);
   return answer.status === 204 ? null : answer.json();
 }
 

@@ -10,6 +10,7 @@ import { queueView } from "/console/queue-view.js";
 import { schedulerView } from "/console/scheduler-view.js";
 import { Store } from "/console/store.js";
 import { timelineView } from "/console/timeline-view.js";
+import { whatIfView } from "/console/whatif-view.js";
 
 const views = {
   cluster: { title: "Cluster", show: clusterView },
@@ -18,6 +19,7 @@ const views = {
   job: { title: "Job", show: jobView, hidden: true },
   fairness: { title: "Fairness", show: fairnessView },
   scheduler: { title: "Scheduler", show: schedulerView },
+  whatif: { title: "What-if", show: whatIfView, feature: "whatif" },
   nodes: { title: "Nodes", show: nodesView },
 };
 const main = document.getElementById("main"),
@@ -68,7 +70,7 @@ async function loadRuns(seconds = 6 * 3600) {
 function open() {
   if (!session || !store.known) return;
   const [name, argument] = location.hash.slice(1).split("/").map(decodeURIComponent),
-    wanted = views[name] ? name : "cluster";
+    wanted = views[name] && isOffered(views[name]) ? name : "cluster";
   shown?.view.unmount();
   main.replaceChildren();
   const context = {
@@ -102,6 +104,10 @@ function open() {
   main.dataset.view = wanted;
 }
 
+function isOffered(view) {
+  return !view.feature || session.features?.includes(view.feature);
+}
+
 function status(state) {
   connection.className = `connection ${state}`;
   connection.textContent = { live: "live", lost: "connection lost, trying again", off: "" }[state];
@@ -115,7 +121,7 @@ function start(found) {
   shown = null;
   nav.replaceChildren(
     ...Object.entries(views)
-      .filter(([, view]) => !view.hidden && (!view.feature || found.features?.includes(view.feature)))
+      .filter(([, view]) => !view.hidden && isOffered(view))
       .map(([name, view]) => make("a", { href: `#${name}`, text: view.title })),
   );
   document.getElementById("user").textContent = `${found.user}${found.role === "admin" ? " (admin)" : ""}`;

@@ -2,7 +2,8 @@
 export const dialog = document.getElementById("dialog");
 
 // fields: [{name, label, value, type, hint, required, options}]; act(values) is awaited, and an error of it is shown.
-export function confirmChange({ title, text = "", fields = [], verb, danger = false, act }) {
+// preview(values, signal): elements that say what the change would do, shown before it is confirmed.
+export function confirmChange({ title, text = "", fields = [], verb, danger = false, act, preview = null }) {
   const opener = document.activeElement;
   const problem = make("p", { class: "problem", role: "alert", hidden: "" });
   const inputs = fields.map((field) => {
@@ -22,6 +23,10 @@ export function confirmChange({ title, text = "", fields = [], verb, danger = fa
     return input;
   });
   const go = make("button", { class: danger ? "primary danger" : "primary", type: "submit", text: verb });
+  const foreseen = make("div", { class: "preview", role: "status", "aria-live": "polite" }),
+    closed = new AbortController(),
+    look = make("button", { type: "button", text: "Preview", id: "preview", onclick: foresee });
+  const valuesOf = () => Object.fromEntries(inputs.map((input) => [input.name, input.value]));
   const form = make(
     "form",
     { method: "dialog" },
@@ -36,20 +41,36 @@ export function confirmChange({ title, text = "", fields = [], verb, danger = fa
         ...(field.hint ? [make("small", { text: field.hint })] : []),
       ),
     ),
+    foreseen,
     problem,
     make(
       "div",
       { class: "dialog-buttons" },
       make("button", { type: "button", text: "Back", onclick: () => dialog.close() }),
+      ...(preview ? [look] : []),
       go,
     ),
   );
+  async function foresee() {
+    look.disabled = true;
+    problem.hidden = true;
+    foreseen.replaceChildren(make("p", { class: "muted", text: "The control plane simulates, for at most a minute …" }));
+    try {
+      foreseen.replaceChildren(...(await preview(valuesOf(), closed.signal)));
+      foreseen.scrollIntoView({ block: "nearest" });
+    } catch (refused) {
+      foreseen.replaceChildren();
+      problem.textContent = refused.message;
+      problem.hidden = false;
+    }
+    look.disabled = false;
+  }
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     go.disabled = true;
     problem.hidden = true;
     try {
-      await act(Object.fromEntries(inputs.map((input) => [input.name, input.value])));
+      await act(valuesOf());
       dialog.close();
     } catch (refused) {
       problem.textContent = refused.message;
@@ -60,7 +81,14 @@ export function confirmChange({ title, text = "", fields = [], verb, danger = fa
   });
   dialog.replaceChildren(form);
   dialog.showModal();
-  dialog.addEventListener("close", () => opener?.focus?.(), { once: true });
+  dialog.addEventListener(
+    "close",
+    () => {
+      closed.abort(); // a preview that is still simulated
+      opener?.focus?.();
+    },
+    { once: true },
+  );
   (inputs[0] ?? go).focus();
 }
 

@@ -8,11 +8,13 @@ const rowHeight = 22,
   axisHeight = 28,
   tallest = 620;
 
-// data(): {rows: [{job, runs, forecast}], now, label(run)}; onPick(number); tipOf(row, at): arguments of a tooltip.
-export function makeLanes(canvas, data, onPick, tipOf) {
+export const laneView = () => ({ low: 0, high: 1, from: 0, to: 1, scroll: 0, picked: -1, follows: true });
+
+// data(): {rows: [{job, runs, forecast}], now, until, label(run)}; runs end at `until`, or now. onPick(number); tipOf(row, at):
+// arguments of a tooltip. Two with the same view move together: `onMove` repaints the other one.
+export function makeLanes(canvas, data, onPick, tipOf, { view = laneView(), most = tallest, onMove = () => {} } = {}) {
   const context = canvas.getContext("2d"),
     face = getComputedStyle(document.body).fontFamily;
-  const view = { low: 0, high: 1, from: 0, to: 1, scroll: 0, picked: -1, follows: true };
   const gantt = {
     view,
     gutter: 130,
@@ -50,7 +52,7 @@ export function makeLanes(canvas, data, onPick, tipOf) {
   function resize() {
     width = canvas.parentElement.clientWidth;
     gantt.gutter = width < 560 ? 84 : 150;
-    height = Math.max(120, Math.min(tallest, contentHeight() + 6)) + axisHeight;
+    height = Math.max(120, Math.min(most, contentHeight() + 6)) + axisHeight;
     const ratio = window.devicePixelRatio || 1;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.style.height = `${height}px`;
@@ -71,6 +73,11 @@ export function makeLanes(canvas, data, onPick, tipOf) {
     });
   }
 
+  function moved() {
+    later();
+    onMove();
+  }
+
   const x = (at) => gantt.gutter + ((at - view.from) / (view.to - view.from)) * plotWidth();
 
   function paint() {
@@ -84,7 +91,7 @@ export function makeLanes(canvas, data, onPick, tipOf) {
       bad: css("--bad"),
       faint: css("--faint"),
     };
-    const { rows, now } = data(),
+    const { rows, now, until = now } = data(),
       plot = height - axisHeight;
     context.fillStyle = colours.card;
     context.fillRect(0, 0, width, height);
@@ -97,13 +104,13 @@ export function makeLanes(canvas, data, onPick, tipOf) {
       last = Math.min(rows.length, first + Math.ceil(plot / rowHeight) + 1);
     let bars = 0;
     for (let place = first; place < last; place++)
-      bars += paintRow(rows[place], place * rowHeight - view.scroll + 3, now, colours);
+      bars += paintRow(rows[place], place * rowHeight - view.scroll + 3, now, until, colours);
     context.restore();
     paintNow(now, plot, colours);
     Object.assign(canvas.dataset, { bars, rows: rows.length, from: view.from, to: view.to });
   }
 
-  function paintRow(row, y, now, colours) {
+  function paintRow(row, y, now, until, colours) {
     const { job, runs } = row,
       thick = rowHeight - 6,
       left = gantt.gutter,
@@ -127,13 +134,13 @@ export function makeLanes(canvas, data, onPick, tipOf) {
       for (let at = Math.max(left, from); at < Math.min(right, to); at += 6) context.fillRect(at, y + thick / 2, 3, 1.5);
     }
     paintForecast(job, row, y, thick, now);
-    runs.forEach((run, i) => paintRun(job, run, runs[i + 1], y, thick, now, colours));
+    runs.forEach((run, i) => paintRun(job, run, runs[i + 1], y, thick, until, colours));
     context.restore();
     return runs.length;
   }
 
-  function paintRun(job, run, next, y, thick, now, colours) {
-    const end = Math.min(run.end, now),
+  function paintRun(job, run, next, y, thick, until, colours) {
+    const end = Math.min(run.end, until),
       from = x(run.start),
       to = Math.max(x(end), from + 1.5),
       colour = jobColour(job.number);
@@ -256,20 +263,37 @@ export function makeLanes(canvas, data, onPick, tipOf) {
   function place(from, span) {
     view.from = Math.min(Math.max(from, view.low), Math.max(view.low, view.high - span));
     view.to = view.from + span;
-    later();
+    moved();
   }
 
   function scrollTo(top) {
     view.scroll = Math.max(0, Math.min(top, contentHeight() + 6 - (height - axisHeight)));
-    later();
+    moved();
   }
 
   function reset() {
     Object.assign(view, { from: view.low, to: view.high, scroll: 0 });
-    later();
+    moved();
   }
 
   attachGantt(canvas, gantt);
   onResize(canvas.parentElement, resize);
   return { resize, paint: later, setSpan, reset, zoom, scroll: (by) => scrollTo(view.scroll + by) };
+}
+
+export function laneButtons(lanes) {
+  const button = (text, label, act) => make("button", { type: "button", text, "aria-label": label, onclick: act });
+  return make(
+    "span",
+    { class: "buttons" },
+    button("−", "Zoom out", () => lanes().zoom(1 / 0.6)),
+    button("+", "Zoom in", () => lanes().zoom(0.6)),
+    button("▲", "Earlier rows", () => lanes().scroll(-200)),
+    button("▼", "Later rows", () => lanes().scroll(200)),
+    button("Reset", "Reset the view", () => lanes().reset()),
+  );
+}
+
+export function laneKey(text, kind) {
+  return make("span", {}, make("i", { class: `key ${kind}` }), text);
 }

@@ -3,7 +3,8 @@ import { ask, get, request } from "/console/api.js";
 import { css } from "/console/colours.js";
 import { localTicks } from "/console/over-time.js";
 import { confirmChange, facts, plainTable } from "/console/dialog.js";
-import { date, tick } from "/console/words.js";
+import { metricsTable, usersLine } from "/console/whatif-result.js";
+import { date, plural, tick } from "/console/words.js";
 
 const againAfterMs = 10_000;
 
@@ -77,7 +78,8 @@ export function schedulerView(root, { store, session }) {
   }
 
   function change() {
-    const { policy } = current,
+    const present = current, // it is fetched again meanwhile
+      { policy } = present,
       name = typeof policy === "string" ? policy : policy?.name;
     confirmChange({
       title: "Switch the scheduler",
@@ -92,31 +94,42 @@ export function schedulerView(root, { store, session }) {
           required: true,
           hint: "a name such as fifo, las or srtf; 'fairlead policies' lists all",
         },
-        { name: "round", label: "Round in seconds", value: current.round_s ?? "", type: "number" },
+        { name: "round", label: "Round in seconds", value: present.round_s ?? "", type: "number" },
         {
           name: "scheduler",
           label: "Or the whole scheduler, as JSON",
           type: "textarea",
-          value: JSON.stringify(current, null, 2),
+          value: JSON.stringify(present, null, 2),
           hint: "if you change it, the two fields above are not used",
         },
         { name: "why", label: "Why (for the journal)", required: true },
       ],
       act: async (values) => {
-        const before = JSON.stringify(current, null, 2);
-        let wanted = { ...current };
-        if (values.scheduler.trim() !== before) wanted = JSON.parse(values.scheduler);
-        else {
-          if (values.policy !== name) {
-            wanted.policy = typeof policy === "string" ? values.policy : { name: values.policy };
-            delete wanted.name;
-          }
-          if (values.round !== "") wanted.round_s = Number(values.round);
-        }
-        await ask("POST", "/v1/scheduler", { scheduler: wanted, why: values.why, instead_of: current });
+        await ask("POST", "/v1/scheduler", { scheduler: wanted(values), why: values.why, instead_of: present });
         await load();
       },
+      preview: session.features?.includes("whatif")
+        ? async (values, signal) => {
+            const found = await ask("POST", "/v1/whatif", { scheduler: { config: wanted(values) } }, signal);
+            return [
+              make("h2", {}, "Preview ", make("small", { text: `simulated, ${plural(found.scenarios, "scenario")}` })),
+              metricsTable(found),
+              make("p", { text: usersLine(found) }),
+            ];
+          }
+        : null,
     });
+
+    function wanted(values) {
+      if (values.scheduler.trim() !== JSON.stringify(present, null, 2)) return JSON.parse(values.scheduler);
+      const changed = { ...present };
+      if (values.policy !== name) {
+        changed.policy = typeof policy === "string" ? values.policy : { name: values.policy };
+        delete changed.name;
+      }
+      if (values.round !== "") changed.round_s = Number(values.round);
+      return changed;
+    }
   }
 
   // The histogram of the metrics; only an admin may read it.

@@ -44,7 +44,7 @@ function words(found) {
           found.changes.map((change) => [sentence(change.text), delays(change.delays)]),
         ),
       ]
-    : [make("p", { text: "No change of one kind alone starts it." })];
+    : [make("p", { text: found.unsearched.length ? "No change found yet." : "No change of one kind alone starts it." })];
   if (found.unsearched.length)
     told.push(make("p", { class: "muted", text: `There was no time to search: ${found.unsearched.join(", ")}.` }));
   return told;

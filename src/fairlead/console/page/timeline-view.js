@@ -1,5 +1,5 @@
 // #timeline: the past from the record of runs, and right of "now" the forecast, in one Gantt.
-import { makeLanes } from "/console/lanes.js";
+import { laneButtons, laneKey as key, makeLanes } from "/console/lanes.js";
 import { date, endedStates, forecastWords, plural, waitingStates } from "/console/words.js";
 
 const rebuildEveryMs = 2000,
@@ -39,7 +39,6 @@ export function timelineView(root, { store, forecast, go, loadRuns }) {
   });
   const note = make("small"),
     problem = make("p", { class: "hint" });
-  const button = (text, label, act) => make("button", { type: "button", text, "aria-label": label, onclick: act });
   root.append(
     make(
       "section",
@@ -53,15 +52,7 @@ export function timelineView(root, { store, forecast, go, loadRuns }) {
         account,
         state,
         make("span", { class: "spacer" }),
-        make(
-          "span",
-          { class: "buttons" },
-          button("−", "Zoom out", () => lanes.zoom(1 / 0.6)),
-          button("+", "Zoom in", () => lanes.zoom(0.6)),
-          button("▲", "Earlier rows", () => lanes.scroll(-200)),
-          button("▼", "Later rows", () => lanes.scroll(200)),
-          button("Reset", "Reset the view", () => lanes.reset()),
-        ),
+        laneButtons(() => lanes),
       ),
       make("div", { class: "canvas-box" }, canvas),
       make(
@@ -230,8 +221,4 @@ function choices(box, jobs, field) {
     ...names.map((name) => make("option", { value: name, text: name })),
   );
   box.value = names.includes(chosen) ? chosen : "";
-}
-
-function key(text, kind) {
-  return make("span", {}, make("i", { class: `key ${kind}` }), text);
 }
