@@ -20,7 +20,7 @@ from typing import Any
 
 from console_feed import ManyJobs
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "console"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from browser import Browser
 

@@ -17,7 +17,7 @@ from fairlead.runtime.embedded import embedded
 from fairlead.runtime.http_client import ControlPlaneClient
 
 DOCS = Path(__file__).resolve().parent
-sys.path.append(str(DOCS.parent / "tests" / "console"))
+sys.path.append(str(DOCS.parent / "tests"))
 
 from browser import Browser  # noqa: E402
 

@@ -250,14 +250,13 @@ def test_a_page_that_does_not_read_is_dropped_and_others_are_not(monkeypatch, sm
 
 
 def test_a_stop_ends_all_streams_soon_also_those_that_are_not_read(small_buffers):
-    with served("v100:1", console=True) as control:
+    forever = ConnectionLimits(stop_s=86_400.0)  # for open requests: a stream that does not end would hold up the stop
+    with served("v100:1", console=True, limits=forever) as control:
         many(control)
         reader = Reader(control)
         until(lambda: len(reader.page.jobs) == 3000)
         wire = stuck(control)
         until(lambda: len(control.console.pages) == 2)
-        began = time.monotonic()
-    assert time.monotonic() - began < 40  # the server would wait 45 s for open requests
     reader.thread.join(60)
     assert (reader.thread.is_alive(), reader.problem) == (False, "")  # the end of the stream, and no error
     wire.close()

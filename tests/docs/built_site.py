@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from urllib.parse import unquote
 
 from pages import DOCS
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from browser import CHROMIUM, FLAGS
 
 _LOADED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -110,9 +109,8 @@ def browse(site: BuiltSite, pages: list[str], queries: list[str], profile: Path)
     """What a browser sees: the heading and the loaded files of each page, the results of searches, and the themes."""
     driver = site.folder / "driver.html"
     driver.write_text(DRIVER.replace("PLAN", json.dumps({"pages": pages, "queries": queries})), encoding="utf-8")
-    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update"
-    flags += " --disable-sync --allow-file-access-from-files --virtual-time-budget=60000 --dump-dom"
-    words = [str(CHROMIUM), *flags.split(), f"--user-data-dir={profile}", driver.as_uri()]
+    flags = [*FLAGS, "--allow-file-access-from-files", "--virtual-time-budget=60000", "--dump-dom"]
+    words = [str(CHROMIUM), *flags, f"--user-data-dir={profile}", driver.as_uri()]
     done = subprocess.run(words, capture_output=True, encoding="utf-8", timeout=300, check=False)
     driver.unlink()
     seen = next((dict(attrs) for tag, attrs in _tags(done.stdout) if tag == "body" and "data-said" in dict(attrs)), None)

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from built_site import CHROMIUM, BuiltSite, browse, build_site
+from built_site import BuiltSite, browse, build_site
 from pages import DOCS, ROOT, name_of, outside_blocks, pages
 
+from browser import CHROMIUM
 from test_text_guard import hits_of_page, lines
 
 OPENED = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,25 +12,14 @@ from made_up import device_intervals, outcomes, played, record
 from test_report_html import EVIL, Outline
 
 import fairlead
+from browser import CHROMIUM, FLAGS
 from fairlead.experiments.metric_columns import format_column, format_values
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.html import PageSource, report_html, write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
 
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--virtual-time-budget=3000",
-    "--dump-dom",
-)
+ARGUMENTS = (*FLAGS, "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom")
 
 # Headless chromium draws hardly any frames while it waits for the page's text: let frames come by timer instead.
 FRAMES = "<script>window.requestAnimationFrame = (draw) => setTimeout(draw, 0);</script></head>"

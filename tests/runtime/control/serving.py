@@ -91,4 +91,5 @@ def served(
     finally:
         over.set()
         thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "the control plane did not stop"
     assert found[0].plane.failure is None

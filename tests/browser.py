@@ -25,6 +25,8 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+]
+PIPE_FLAGS = [
     "--disable-default-apps",
     "--disable-extensions",
     "--disable-dev-shm-usage",
@@ -52,7 +54,7 @@ class Browser:
             os.dup2(first, 3)
             os.dup2(second, 4)
 
-        words = [str(CHROMIUM), *FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
+        words = [str(CHROMIUM), *FLAGS, *PIPE_FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(words, preexec_fn=streams, close_fds=False, **quiet)  # type: ignore[call-overload]
         os.close(commands)
