@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import signal
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("greenlet", reason="the simulation of the runtime needs greenlet")
 
-from fairlead.runtime.agent import shim
-from fairlead.runtime.agent.supervisor import Supervisor
-from fairlead.runtime.control.agent_hub import AgentHub
-from fairlead.runtime.control.journal_term import JournalTerm
-from fairlead.runtime.protocol.messages import OrderBatch
-from fairlead.runtime.protocol.orders import Ended, Launch
+from former_defects import DEFECTS, FormerDefect
+
 from fairlead.testing.runtime_simulation.command import main, shrink
 from fairlead.testing.runtime_simulation.injected_faults import Fault
 from fairlead.testing.runtime_simulation.scenario import run_scenario
@@ -51,81 +44,22 @@ def test_nodes_come_and_go_while_jobs_run() -> None:
         assert ("operator", f"node {name} is removed") in said
 
 
-def _obey_old_orders(patch: pytest.MonkeyPatch) -> None:
-    """A resumed agent, and a resumed shim, start what was ordered before their pause."""
-    launch = Supervisor.launch
-
-    def obey(self: Supervisor, order: Launch) -> Ended | None:
-        clock, self._clock = self._clock, lambda: -math.inf
-        try:
-            return launch(self, order)
-        finally:
-            self._clock = clock
-
-    patch.setattr(shim._FencingWatch, "has_passed", lambda self: False)
-    patch.setattr(Supervisor, "launch", obey)
-
-
-def _admit_any_agent(patch: pytest.MonkeyPatch) -> None:
-    """Agents have no identity."""
-    welcome = AgentHub.welcome
-    patch.setattr(AgentHub, "welcome", lambda self, hello, out, bearer: welcome(self, replace(hello, identity=""), out, bearer))
-
-
-def _fail_open(patch: pytest.MonkeyPatch) -> None:
-    """A fencing deadline that cannot be read is no deadline."""
-    times = shim.fencing_times
-    patch.setattr(shim, "fencing_times", lambda path: times(path) or (math.inf, math.inf))
-
-
-def _send_to_any_session(patch: pytest.MonkeyPatch) -> None:
-    """An order goes to the agent that is connected, whichever the loop knows of."""
-    send = lambda self, node, order: self.post(lambda: self._put(node, OrderBatch((order,))))  # noqa: E731
-    patch.setattr(AgentHub, "send", send)
-
-
-def _forget_the_signal(patch: pytest.MonkeyPatch) -> None:
-    """A shim does not record that it sent SIGTERM."""
-    leave = shim._leave
-    patch.setattr(shim, "_leave", lambda directory, draft, exit: leave(directory, draft, exit._replace(asked_ns=0)))
-
-
-def _no_fencing(patch: pytest.MonkeyPatch) -> None:
-    """Shims do not watch the deadline."""
-    patch.setattr(shim._FencingWatch, "check", lambda self: None)
-
-
-def _renew_without_the_journal(patch: pytest.MonkeyPatch) -> None:
-    """A control plane renews leases although it cannot confirm that the journal is its own."""
-    patch.setattr(JournalTerm, "may_renew", lambda self: True)
-
-
-DEFECTS: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
-    (_obey_old_orders, ("machine-paused", "agent-paused")),
-    (_admit_any_agent, ("second-agent",)),
-    (_fail_open, ("deadline-damaged", "machine-paused")),
-    (_forget_the_signal, ("agent-killed", "agent-gone")),
-    (_renew_without_the_journal, ("control-plane-cut-off", "control-plane-paused")),
-    (_no_fencing, ("agent-killed", "agent-gone", "agent-paused")),
-]
-
-
-@pytest.mark.parametrize(("defect", "kinds"), DEFECTS)
-def test_a_defect_that_was_mended_is_found_when_it_is_put_back(
-    defect: Callable[[pytest.MonkeyPatch], None], kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("defect", [one for one in DEFECTS if one.kinds], ids=lambda defect: defect.name)
+def test_a_defect_that_was_mended_is_found_when_it_is_put_back(defect: FormerDefect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the faults that show it; `benchmarks/put_back_defects.py` finds it among all faults."""
     with monkeypatch.context() as patch:
-        defect(patch)
-        seed = next((seed for seed in range(300) if run_scenario(seed, kinds=kinds).violation), None)
+        defect.put_back(patch)
+        seed = next((seed for seed in range(300) if run_scenario(seed, kinds=defect.kinds).violation), None)
     assert seed is not None
-    assert run_scenario(seed, kinds=kinds).violation == ""
+    assert run_scenario(seed, kinds=defect.kinds).violation == ""
 
 
 def test_orders_to_any_session_are_found_when_they_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rare, so the seed is chosen: an agent returns after its node was given up, while the loop waits for the database."""
     faults = [Fault("agent-killed", 8.0, 0, 15.0), Fault("database-unreachable", 15.0, 0, 12.0)]
     assert run_scenario(49, faults).violation == ""
-    _send_to_any_session(monkeypatch)
+    (defect,) = [one for one in DEFECTS if one.name == "any-session"]
+    defect.put_back(monkeypatch)
     assert run_scenario(49, faults).violation
 
 

@@ -17,6 +17,7 @@ from fairlead.testing.runtime_simulation.simulated_network import Network
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, MachineClock, VirtualWorld
 
 _SOON_S, _LATER_S = 3.0, 30.0  # how long a fault waits for something that it can happen to
+_AWAY_S = 15.0  # longer than a lease and a grace: a node is given up meanwhile
 _LATE_FOR_S = 60.0  # messages of a stream are late for so long
 
 
@@ -82,8 +83,9 @@ def choose_faults(random: Random, nodes: int, until_s: float, kinds: Collection[
         for _ in range(random.choice((1, 2, 2, 3)) + (kind in _REPEATED)):
             in_storm = random.random() < 0.7
             at_s = random.choice(storms) + random.expovariate(0.5) if in_storm else random.uniform(2.0, until_s)
-            # Lengths from a moment to more than a lease and a grace.
-            amount = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 8.0), random.uniform(8.0, 25.0)))
+            # Lengths from a moment to more than a lease and a grace; many end about when a node is given up.
+            low, high = random.choice(((0.05, 1.0), (1.0, 8.0), (8.0, 25.0), (13.0, 18.0)))
+            amount = random.uniform(low, high)
             faults.append(Fault(kind, round(min(at_s, until_s), 3), random.randrange(nodes), round(amount, 3)))
     return sorted(faults, key=lambda fault: fault.at_s)
 
@@ -98,24 +100,39 @@ def _agent_killed(scene: FaultTarget, fault: Fault, longer_s: float = 0.0) -> bo
 
 def _agent_gone(scene: FaultTarget, fault: Fault) -> bool:
     """Its shims lose their agent for good: the node is given up before an agent comes back."""
-    return _agent_killed(scene, fault, 15.0)
+    return _agent_killed(scene, fault, _AWAY_S)
+
+
+def _at_launch(scene: FaultTarget, fault: Fault, pause: Callable[[float], bool]) -> bool:
+    """Pause now, or (half of the faults) when the next launch is under way, until after the node was given up."""
+    if not fault.odd:
+        return pause(fault.amount)
+    until_s = scene.world.now + _LATER_S
+    scene.network.on_launch[scene.nodes[fault.where].name] = lambda: scene.world.now < until_s and pause(fault.amount + _AWAY_S)
+    return True
 
 
 def _agent_paused(scene: FaultTarget, fault: Fault) -> bool:
-    program = scene.nodes[fault.where].program
-    if program is None or not program.alive:
-        return False
-    program.pause(fault.amount)
-    return scene.took_effect(fault)
+    def pause(seconds: float) -> bool:
+        program = scene.nodes[fault.where].program
+        if program is None or not program.alive:
+            return False
+        program.pause(seconds)
+        return scene.took_effect(fault)
+
+    return _at_launch(scene, fault, pause)
 
 
 def _machine_paused(scene: FaultTarget, fault: Fault) -> bool:
-    node = scene.nodes[fault.where]
-    programs = [*([node.program] if node.program is not None and node.program.alive else []), *node.machine.programs()]
-    for program in programs:
-        program.pause(fault.amount)
-    node.machine.resumed_s = max(node.machine.resumed_s, scene.world.now + fault.amount)
-    return bool(programs) and scene.took_effect(fault)
+    def pause(seconds: float) -> bool:
+        node = scene.nodes[fault.where]
+        programs = [*([node.program] if node.program is not None and node.program.alive else []), *node.machine.programs()]
+        for program in programs:
+            program.pause(seconds)
+        node.machine.resumed_s = max(node.machine.resumed_s, scene.world.now + seconds)
+        return bool(programs) and scene.took_effect(fault)
+
+    return _at_launch(scene, fault, pause)
 
 
 def _machine_lost(scene: FaultTarget, fault: Fault) -> bool:
@@ -170,11 +187,16 @@ def _control_paused(scene: FaultTarget, fault: Fault) -> bool:
 
 
 def _control_cut_off(scene: FaultTarget, fault: Fault) -> bool:
-    """The active one loses the database, but not its agents, for at most 40 s."""
+    """The active one loses the database, but not its agents, for at most 40 s. Half of the times the network is split: it also
+    loses one node, which may reach the other control plane, and the database ends its session at once."""
     control = scene.active(odd=False)
     if control is None:
         return False
-    scene.database.cut[control.name] = fault.window(scene, fault.amount * 1.6)
+    cut = scene.database.cut[control.name] = fault.window(scene, fault.amount * 1.6)
+    if fault.odd:
+        if (holder := scene.database.holder()) is not None and holder.machine == control.name:
+            holder.ended = True
+        scene.network.split[scene.nodes[fault.where].name, scene.controls.index(control)] = cut
     return True
 
 
@@ -285,14 +307,14 @@ def _second_agent(scene: FaultTarget, fault: Fault) -> bool:
     """Another machine claims the name of a node, for a while."""
     double = scene.double(fault.where)
     double.start()
-    scene.world.after(fault.amount, double.remove)
+    scene.world.after(fault.amount + _AWAY_S, double.remove)
     return scene.took_effect(fault)
 
 
 def _deadline_damaged(scene: FaultTarget, fault: Fault) -> bool:
     """The file with the fencing deadline is damaged, and its agent dies."""
     path = scene.nodes[fault.where].root / "fencing-deadline"
-    if not path.exists() or not _agent_killed(scene, fault):
+    if not path.exists() or not _agent_killed(scene, fault, _AWAY_S * (int(fault.amount * 10) % 2)):
         return False
     if fault.odd:
         path.unlink()

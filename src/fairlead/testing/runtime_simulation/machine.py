@@ -37,7 +37,7 @@ class SimulatedMachine:
         self.processes: dict[int, _Shim] = {}
         self.orphans: list[SimulatedCommand] = []  # that run without a shim
         self.agent: SimulatedProgram | None = None  # the last one
-        self._pids = 100
+        self._pids, self.starting = 100, world.random(f"starts {name}")
 
     def host(self, program: SimulatedProgram) -> SimulatedHost:
         return SimulatedHost(program, self.clock)
@@ -77,7 +77,7 @@ class SimulatedProcesses(ProcessTable):
 
     def __init__(self, machine: SimulatedMachine, agent: SimulatedProgram) -> None:
         self._machine = machine
-        machine.agent = agent
+        self.agent = machine.agent = agent
         self.changed = machine.host(agent).condition()
 
     def start_shim(self, directory: Path) -> ShimProcess:
@@ -86,7 +86,9 @@ class SimulatedProcesses(ProcessTable):
         return _ShimOfAgent(shim, self, is_child=True)
 
     def find_shim(self, pid: int, started: int) -> ShimProcess:
-        return _ShimOfAgent(self._machine.processes.get(pid), self, is_child=False, pid=pid, started=started)
+        if (shim := self._machine.processes.get(pid)) is not None and not shim.begun:
+            shim.die(-signal.SIGKILL)  # its agent died before it had the spec
+        return _ShimOfAgent(shim, self, is_child=False, pid=pid, started=started)
 
     def is_alive(self, pid: int, started: int) -> bool:
         shim = self._machine.processes.get(pid)
@@ -119,9 +121,11 @@ class _Shim:
         self.program = SimulatedProgram(machine.world, f"shim {machine.name}/{self.pid}")
         self.system = SimulatedShimSystem(machine, self.program)
         self.status: int | None = None
+        self.begun = False
         self.on_end: Callable[[], None] = lambda: None
 
     def begin(self, spec: LaunchSpec) -> None:
+        self.begun = True
         self.program.world.start(self.program, lambda: self._run(spec))
 
     def _run(self, spec: LaunchSpec) -> None:
@@ -168,6 +172,7 @@ class _ShimOfAgent(ShimProcess):
     def send_spec(self, spec: bytes) -> None:
         if self.process is not None and self.process.status is None:
             self.process.begin(LaunchSpec(**json.loads(spec)))
+            self._table.agent.wait(self.process.machine.starting.uniform(0.0, 0.05))  # the shim may be faster than its agent
 
     def send_signal(self, number: int) -> None:
         if self.process is None or self.process.status is not None:

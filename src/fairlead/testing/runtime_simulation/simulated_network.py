@@ -10,6 +10,7 @@ from fairlead.runtime.agent.agent_stream import ConnectionLost
 from fairlead.runtime.control.agent_hub import AgentHub
 from fairlead.runtime.control.agent_sessions import AgentSession, PartSession
 from fairlead.runtime.protocol import messages as ms
+from fairlead.runtime.protocol.orders import Launch
 from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, SimulatedProgram, VirtualWorld
 
 if TYPE_CHECKING:
@@ -27,9 +28,11 @@ class Network:
         self.world, self.random = world, random
         self.up: dict[str, FaultWindow] = {}
         self.down: dict[str, FaultWindow] = {}
+        self.split: dict[tuple[str, int], FaultWindow] = {}  # nodes that one control plane does not reach, by its number
         self.slow: dict[str, tuple[FaultWindow, float]] = {}  # with how many seconds more
         self.streams: list[SimulatedStream] = []
         self.on_renewal: Callable[[SimulatedProgram], None] = lambda control: None  # a control plane renews a lease
+        self.on_launch: dict[str, Callable[[], object]] = {}  # by node: once, when a launch is sent to it
         self.hubs: list[Callable[[], tuple[AgentHub, SimulatedProgram] | None]] = []  # of control planes that listen
 
     def delay_s(self, node: str) -> float:
@@ -53,7 +56,7 @@ class SimulatedStream:
     """One stream of an agent to the control plane with number `address`. Each side learns of an end by itself."""
 
     def __init__(self, network: Network, node: str, agent: SimulatedProgram, token: str, address: int) -> None:
-        self._network, self.node, self.agent, self._token = network, node, agent, token
+        self._network, self.node, self.agent, self._token, self._address = network, node, agent, token, address
         self._arrived: list[bytes] = []
         self._lost = ""
         self._last = {"up": 0.0, "down": 0.0}
@@ -133,6 +136,8 @@ class SimulatedStream:
             return
         if self.control is not None and isinstance(message, ms.Welcome | ms.LeaseRenewed):
             self._network.on_renewal(self.control)
+        if isinstance(message, ms.OrderBatch) and any(isinstance(order, Launch) for order in message.orders):
+            self._network.on_launch.pop(self.node, lambda: None)()
         data = ms.encode_message(message)
         self._after("down", lambda: self._at_agent(data))
 
@@ -147,8 +152,8 @@ class SimulatedStream:
         self._last[direction] = when
 
         def attempt() -> None:
-            window = blocked.get(self.node)
-            if window is not None and window.active():
+            windows = blocked.get(self.node), self._network.split.get((self.node, self._address))
+            if (window := next((one for one in windows if one is not None and one.active()), None)) is not None:
                 self._last[direction] = max(self._last[direction], window.until)
                 world.at(window.until, attempt)
             else:
