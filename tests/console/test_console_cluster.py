@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from browser import CHROMIUM, Browser
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
