@@ -30,7 +30,6 @@ from fairlead.experiments.metric_columns import format_duration, format_seconds
 from fairlead.runtime.http_client import MISSING, RefusedRequest
 
 if TYPE_CHECKING:
-    from fairlead.experiments.smallest_change import Delay, FoundChanges
     from fairlead.runtime.http_client import ControlPlaneClient
 
 MAX_LISTED = 1000
@@ -113,16 +112,15 @@ def info_command(words: JobsArgument, json: JsonOption = False) -> None:
 
 def why_command(
     words: JobsArgument,
-    fix: bool = typer.Option(False, "--fix", help="Also find the smallest changes that would start the job (admin)."),
-    budget: float = typer.Option(4.0, help="Seconds for the search of --fix, for each job.", min=0.1),
+    fix: bool = typer.Option(False, "--fix", help="Also find the smallest changes that would start the job."),
     json: JsonOption = False,
 ) -> None:
     """Explain why jobs wait or why they failed. For a failed job, also print the last lines of its log.
 
     With --fix, print the smallest change of each kind that would start a waiting job at the next decision. Kinds are: fewer
     GPUs, another GPU type, a node that comes back, a higher quota, priority or weight, more GPUs, jobs that end. Each is tried
-    on a fork of the cluster with its own scheduler; the cluster does not change. Delays of other jobs come from simulations
-    without further arrivals.
+    by the control plane on a fork of the cluster, with its own scheduler; the cluster does not change. The search takes 4
+    seconds at most. Delays of other jobs come from simulations without further arrivals.
 
     Examples:
 
@@ -136,8 +134,8 @@ def why_command(
         keys = ["name", "phase", "reason", "next_decision_s", "latest_decision_s", "quota_jobs", "unreachable", "last_lines"]
         keys += ["not_begun", "engine_problems"]
         answers = [{key: job.get(key) for key in keys if key in job or key == "reason"} for job in jobs]
-        for answer, found in zip(answers, _fixes(plane, jobs, budget, quiet=True) if fix else ()):
-            answer["fixes"] = found and _fix_data(found)
+        for answer, found in zip(answers, _fixes(plane, jobs, quiet=True) if fix else ()):
+            answer["fixes"] = found
         print_json(answers[0] if len(answers) == 1 else {"jobs": answers})
         return
     for job in jobs:
@@ -156,65 +154,43 @@ def why_command(
         out.print(text, soft_wrap=True)
         for line in job.get("last_lines", ()):
             out.print(f"  {legible(line)}", soft_wrap=True)
-    for job, found in zip(jobs, _fixes(plane, jobs, budget, quiet=False) if fix else ()):
+    for job, found in zip(jobs, _fixes(plane, jobs, quiet=False) if fix else ()):
         _tell_fixes(job, found)
 
 
-def _fixes(
-    plane: ControlPlaneClient, jobs: Sequence[Mapping[str, Any]], budget_s: float, *, quiet: bool
-) -> list[FoundChanges | None]:
+def _fixes(plane: ControlPlaneClient, jobs: Sequence[Mapping[str, Any]], *, quiet: bool) -> list[dict[str, Any] | None]:
     """The smallest changes for each job that waits; None for others."""
-    from fairlead.experiments.fork import Fork
-    from fairlead.experiments.live_inputs import fetch_state
-    from fairlead.experiments.smallest_change import smallest_changes
-
-    state = fetch_state(plane)
-    fork = Fork.of(state, plane.rates())
-    found: list[FoundChanges | None] = []
+    found: list[dict[str, Any] | None] = []
     with progress(len(jobs), "trying changes", quiet=quiet) as bar:
         for job in jobs:
-            waits = job["phase"] in ("queued", "waiting") and job["number"] in fork.start.view.job_of
-            found.append(smallest_changes(fork, job["number"], budget_s=budget_s) if waits else None)
+            waits = job["phase"] in ("queued", "waiting") and not job["held_by"]
+            found.append(plane.fix(str(job["number"])) if waits else None)
             bar.advance()
     return found
 
 
-def _fix_data(found: FoundChanges) -> dict[str, Any]:
-    changes = [
-        {
-            "kind": one.kind,
-            "size": one.size,
-            "text": one.text,
-            "delays": None
-            if one.delays is None
-            else [{"job": d.name, "user": d.user, "seconds": d.seconds} for d in one.delays],
-        }
-        for one in found.changes
-    ]
-    return {"starts": found.starts, "changes": changes, "unsearched": list(found.unsearched)}
-
-
-def _tell_fixes(job: Mapping[str, Any], found: FoundChanges | None) -> None:
+def _tell_fixes(job: Mapping[str, Any], found: Mapping[str, Any] | None) -> None:
     name = legible(job["name"])
     if found is None:
         return
-    if found.starts:
+    if found["starts"]:
         out.print(f"{name} should start at the next decision", soft_wrap=True)
         return
-    out.print(f"{name} would start at the next decision" if found.changes else f"no small change starts {name}", soft_wrap=True)
-    for one in found.changes:
-        out.print(f"  if you {legible(one.text)}{_delayed(one.delays)}", soft_wrap=True)
-    if found.unsearched:
-        note(f"not searched to the end, for lack of time (--budget): {', '.join(found.unsearched)}")
+    told = f"{name} would start at the next decision" if found["changes"] else f"no small change starts {name}"
+    out.print(told, soft_wrap=True)
+    for one in found["changes"]:
+        out.print(f"  if you {legible(one['text'])}{_delayed(one['delays'])}", soft_wrap=True)
+    if found["unsearched"]:
+        note(f"not searched to the end, for lack of time: {', '.join(found['unsearched'])}")
 
 
-def _delayed(delays: Sequence[Delay] | None) -> str:
+def _delayed(delays: Sequence[Mapping[str, Any]] | None) -> str:
     if delays is None:
         return ""
     if not delays:
         return "; it delays no job"
     others = f" and {len(delays) - 1} more" if len(delays) > 1 else ""
-    return f"; it delays {legible(delays[0].name)} by {format_duration(delays[0].seconds)}{others}"
+    return f"; it delays {legible(delays[0]['name'])} by {format_duration(delays[0]['seconds'])}{others}"
 
 
 def jobs_in_detail(plane: ControlPlaneClient, words: Sequence[str]) -> list[dict[str, Any]]:

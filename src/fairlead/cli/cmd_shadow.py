@@ -17,14 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli import options as opt
-from fairlead.cli.cmd_whatif import chosen_scheduler, interval_text, seconds_of, signed
-from fairlead.cli.output import check_paths, note, option_error, out, print_json
+from fairlead.cli.cmd_whatif import interval_text, scheduler_choice, signed
+from fairlead.cli.output import check_paths, note, option_error, option_seconds, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import SchedulerConfig, scheduler_of, with_policy_files
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments.live_inputs import JournalFollower
 from fairlead.experiments.metric_columns import Shows, format_duration, format_value
+from fairlead.experiments.questions import chosen_scheduler
 from fairlead.experiments.shadow import SHADOW_METRICS, ShadowComparison, compare_shadow
 from fairlead.journal.recovery import read_journal
 from fairlead.runtime.http_client import is_temporary
@@ -83,12 +84,13 @@ def shadow_command(
     if journal and (promote or length):
         given = "promote" if promote else "for"
         raise InputError("shadow", "a running cluster, not a journal", field=given, value=journal)
-    wait_s, length_s = seconds_of("every", every), seconds_of("for", length or ("0" if promote else "365d"))
+    wait_s, length_s = option_seconds("every", every), option_seconds("for", length or ("0" if promote else "365d"))
     names, registry = with_policy_files([policy] if policy else [])
+    choice = scheduler_choice(names, preset, config)
 
     def chosen(present: SchedulerConfig) -> SchedulerConfig:
-        found = chosen_scheduler(present, names, preset, config, round_s)
-        if found is None or replace(found, name="") == replace(present, name=""):
+        found = chosen_scheduler(present, choice, round_s)
+        if replace(found, name="") == replace(present, name=""):
             raise InputError("shadow", "another scheduler than the one in use: --policy, --preset, --config or --round")
         found.build(None, registry)
         return found
@@ -196,7 +198,8 @@ def _view(found: ShadowComparison | None, away: str = "") -> RenderableType:
     for name, one in found.metrics.items():
         show = _SHOWS[name]
         values = (format_value(each, show) for each in (one.live, one.control, one.shadow))
-        ends = interval_text(one.difference.difference, one.difference.half_width, show)
+        middle, half_width = one.difference.difference, one.difference.half_width
+        ends = interval_text(middle - half_width, middle + half_width, show)
         table.add_row(SHADOW_METRICS[name], *values, signed(one.shadow - one.control, show), ends)
     error = f"; error of the control {100 * found.model_error:+.1f} %" if math.isfinite(found.model_error) else ""
     after = f"after {format_duration(found.second)}: {found.verdict}{error.replace('-', '−')}"

@@ -17,9 +17,8 @@ from rich.text import Text
 
 from fairlead.cli import options as opt
 from fairlead.cli.job_info import local_time
-from fairlead.cli.output import JsonOption, note, option_error, out, print_json
+from fairlead.cli.output import JsonOption, note, option_error, option_seconds, out, print_json
 from fairlead.cli.selectors import control_plane
-from fairlead.core.durations import EXPECTED, parse_duration
 from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.runtime.drivers.slurm_pilot import (
     FAILED,
@@ -102,7 +101,7 @@ def up_pilot(
     request = PilotRequest(
         nodes,
         gpus,
-        _seconds("time", time),
+        option_seconds("time", time),
         address,
         place,
         ["fairlead"] if container else [sys.executable, "-m", "fairlead.cli.main"],
@@ -115,7 +114,7 @@ def up_pilot(
         container,
         [*(["--tls-ca", str(tls_ca.absolute())] if tls_ca else []), *(["--insecure"] if insecure else [])],
         _following(chain),
-        _seconds("overlap", overlap),
+        option_seconds("overlap", overlap),
     )
     if dry_run:
         sys.stdout.write(batch_script(request))
@@ -196,13 +195,6 @@ def down_pilot(
         print_json({"ended": ended})
     else:
         out.print(Text(f"ended: {', '.join(ended)}" if ended else "no pilot waits or runs in this folder"))
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise option_error(option, EXPECTED, text) from None
 
 
 def _following(chain: str) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,18 +13,14 @@ from typing import Any
 import typer
 
 from fairlead.cli.cmd_wait import follow_jobs, wait_for_jobs
-from fairlead.cli.output import JsonOption, note, option_error, out, print_json
+from fairlead.cli.output import JsonOption, note, option_error, option_pairs, out, print_json
 from fairlead.cli.script_lines import read_script, saves_nothing
 from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.experiments.metric_columns import format_delay, format_duration
-from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
-
-SIMULATE_S = 3.0
-"""For the simulation that tells when a job would start."""
 
 _PANELS = ("Job", "Resources", "Scheduling", "Many jobs")
 _job, _resource, _schedule, _many = (partial(typer.Option, rich_help_panel=panel) for panel in _PANELS)
@@ -144,7 +138,7 @@ def submit_command(
         print_json({"jobs": answer})
     elif dry_run:
         _print_checked(specs, answer)
-        _print_starts(plane, specs, answer[0].get("user", ""))
+        _print_starts(specs, answer)
     else:
         _print_submitted(answer)
         if any(map(saves_nothing, jobs, folders)) and (policy := plane.preempting_policy()):
@@ -170,25 +164,14 @@ def _print_checked(tasks: Sequence[TaskSpec], jobs: Sequence[Mapping[str, Any]])
         out.print(f"{name}, workers: {task.workers}, {limit}, environment: {names}; can run on {types}", soft_wrap=True)
 
 
-def _print_starts(plane: ControlPlaneClient, tasks: Sequence[TaskSpec], user: str) -> None:
-    """Print when each task would start, and whether it would start much sooner with fewer GPUs. Only an admin gets the state
-    of all jobs that this needs."""
-    from fairlead.experiments.fork import Fork
-    from fairlead.experiments.live_inputs import fetch_state
-
-    try:
-        fork = Fork.of(fetch_state(plane), plane.rates())
-    except RefusedRequest:
-        return
-    for task in (task for task in tasks if len(task.members("")) == 1 and not task.after):
-        job = task.job(task.name or "the job", user)
-        starts_s = fork.start_of(job, SIMULATE_S)
-        fewer = [size for size in (job.workers // 2, 1) if 0 < size < job.workers] if starts_s > 0 else []
-        sooner = ((size, fork.start_of(replace(job, workers=size), SIMULATE_S)) for size in fewer)
-        better = next(((size, second) for size, second in sooner if second < starts_s / 2), None)
-        text = "it is not known when" if starts_s == math.inf else format_delay(starts_s)
-        more = f"; with --gpus {better[0]} instead of {job.workers}, {format_delay(better[1])}" if better else ""
-        out.print(f"{job.name} should start {text}{more}", soft_wrap=True)
+def _print_starts(tasks: Sequence[TaskSpec], jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print when each job would start, where the control plane forecasts it, and whether much sooner with fewer GPUs."""
+    for task, job in zip(tasks, jobs):
+        if "starts_s" in job:
+            text = "it is not known when" if job["starts_s"] is None else format_delay(job["starts_s"])
+            for sooner in job["alternatives"][:1]:
+                text += f"; with --gpus {sooner['workers']} instead of {task.workers}, {format_delay(sooner['starts_s'])}"
+            out.print(f"{job['name'] or 'the job'} should start {text}", soft_wrap=True)
 
 
 def _print_submitted(jobs: Sequence[Mapping[str, Any]]) -> None:
@@ -251,17 +234,11 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
     if "env" in fields:
         fields["env"] = dict(_variable(word) for word in fields["env"])
     if "grid" in fields:
-        fields["grid"] = {name: values.split(",") for name, values in _pairs("grid", fields["grid"], "lr=0.1,0.01")}
+        grid = option_pairs("grid", fields["grid"], "a name and a value such as lr=0.1,0.01")
+        fields["grid"] = {name: values.split(",") for name, values in grid}
     if "lease" in fields:
-        fields["lease"] = dict(_pairs("lease", fields["lease"], "max_steps=100"))
+        fields["lease"] = dict(option_pairs("lease", fields["lease"], "a name and a value such as max_steps=100"))
     return fields
-
-
-def _pairs(option: str, words: Sequence[str], example: str) -> list[tuple[str, str]]:
-    pairs = [word.partition("=") for word in words]
-    if wrong := [word for word, (name, equals, value) in zip(words, pairs) if not (name and equals and value)]:
-        raise option_error(option, f"a name and a value such as {example}", wrong[0])
-    return [(name, value) for name, _, value in pairs]
 
 
 def _variable(word: str) -> tuple[str, str]:

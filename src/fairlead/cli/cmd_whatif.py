@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from pydantic import ValidationError
 from rich import box
 from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli import selectors
 from fairlead.cli.job_tables import legible
-from fairlead.cli.output import check_paths, note, option_error, out, page_source, print_json, progress
-from fairlead.config.schedulers import SchedulerConfig, parse_part, with_policy_files
-from fairlead.core.cluster import Node
-from fairlead.core.durations import EXPECTED, parse_duration
+from fairlead.cli.output import (
+    check_paths,
+    note,
+    option_error,
+    option_pairs,
+    option_seconds,
+    out,
+    page_source,
+    print_json,
+    progress,
+)
+from fairlead.config.schedulers import SchedulerConfig, with_policy_files
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job
-from fairlead.experiments.fork import Fork, ForkChanges
+from fairlead.experiments.fork import Fork
 from fairlead.experiments.metric_columns import Shows, format_duration, format_value
-from fairlead.experiments.whatif import METRICS, GroupDifference, WhatIfOptions, WhatIfResult, past_fork, what_if
+from fairlead.experiments.questions import changes_of, options_of
+from fairlead.experiments.whatif import METRICS, past_fork, what_if
 from fairlead.reporting.html import write_report
+from fairlead.runtime.protocol.whatif_request import SchedulerChoice, WhatIfRequest
 
 if TYPE_CHECKING:
+    from fairlead.config.registry import Registry
     from fairlead.core.events import Event
 
 MAX_SHOWN = 10
 """Users, and jobs, of each side in the tables; JSON has all."""
 
 _DURATIONS = ("average_jct_s", "p90_jct_s", "average_wait_s", "makespan_s")
+_USERS = "USER=NUMBER, as in bob=4"
 _CHANGES, _FORK = "Changes", "Fork and simulation"
 
 
@@ -86,7 +97,11 @@ def whatif_command(
 
     The present state of the cluster is simulated twice in each scenario: as it is, and with the changes. Both get the same
     arrivals, drawn from the recent past, so the differences are paired. A 95 % interval is for what one future shows, not for
-    the mean of all. The cluster does not change. For a running cluster an admin token is needed.
+    the mean of all. The cluster does not change.
+
+    The control plane simulates a running cluster, for at most a minute. Without an admin token, other users and their jobs
+    have no names, and you cannot change their quotas and weights. --report and a policy of your own file (mine.py:MyPolicy)
+    simulate here, and need an admin token.
 
     A fork of a journal in the past (--at) has the jobs that really came, with the work that they really did. Its scenarios
     differ in how long starts and decisions take, as in the journal.
@@ -103,41 +118,67 @@ def whatif_command(
     names, registry = with_policy_files([policy] if policy else [])
     if (at or past) and not journal:
         raise InputError("whatif", "a journal to fork in the past", field="at" if at else "past", value=at or past)
+    choice = scheduler_choice(names, preset, config)
+    changes = {
+        "scheduler": choice.model_dump() if choice else None,
+        "round_s": round_s,
+        "add": add,
+        "remove": remove or [],
+        "quotas": {user: _count("quota", text) for user, text in option_pairs("quota", quota or (), _USERS)},
+        "weights": {user: _positive("weight", text) for user, text in option_pairs("weight", weight or (), _USERS)},
+        "without": without or [],
+        "submit": [_task(path) for path in submit or ()],
+        "arrivals": _proportion(arrivals),
+        "faults": [_fault(word) for word in fault or ()],
+    }
+    if add:
+        opt.live_cluster_of(add)  # it says best what is wrong
+    nothing = not any(value != 1.0 if key == "arrivals" else value for key, value in changes.items())
+    if nothing and not past:
+        raise InputError("whatif", "at least one change, such as --policy, --add or --without")
+    asked = changes | {"scenarios": simulations, "window_s": 3600 * window}
+    if not journal and not report and names in ([], [policy]):
+        with progress(None, "simulating", quiet=json):
+            found = selectors.control_plane().whatif(asked)
+        _tell(found, json)
+        return
     events = _events(journal)
     if past:
-        _validate(events, seconds_of("past", past), journal, simulations, quiet=json)
-    fork = _fork(events, journal, at, quiet=json)
-    changes = ForkChanges(
-        scheduler=chosen_scheduler(fork.start.scheduler, names, preset, config, round_s),
-        quotas={user: _count("quota", text) for user, text in _pairs("quota", quota)},
-        weights={user: _positive("weight", text) for user, text in _pairs("weight", weight)},
-        add=_nodes(add, fork),
-        remove=tuple(remove or ()),
-        without=tuple(_number(fork, word) for word in without or ()),
-        submit=tuple(_job(path) for path in submit or ()),
-        arrivals=_proportion(arrivals),
-        faults=tuple(_fault(word) for word in fault or ()),
-    )
-    if not changes and past:
-        return
-    if not changes:
-        raise InputError("whatif", "at least one change, such as --policy, --add or --without")
-    options = WhatIfOptions(simulations, 3600 * window)
-    runs = 2 * simulations if fork.past else 2
+        _validate(events, option_seconds("past", past), journal, simulations, quiet=json)
+    if not nothing:
+        _simulate(_fork(events, journal, at, quiet=json), _request(asked), registry, report, json)
+
+
+def _simulate(fork: Fork, request: WhatIfRequest, registry: Registry, report: Path | None, json: bool) -> None:
+    """Simulate here: a journal, or what a control plane cannot do."""
+    changes, options = changes_of(request, fork, "you", registry), options_of(request)
+    runs = 2 * options.scenarios if fork.past or fork.start.costs.varies else 2
     with progress(runs, "simulating", quiet=json) as bar:
         found = what_if(
             fork, changes, options, registry=registry, keep_records=report is not None, on_run=lambda _: bar.advance()
         )
-    if json:
-        print_json(found.to_dict())
-    else:
-        _tell(found)
-    for guess in found.guesses:
-        note(guess)
+    _tell(found.to_dict(), json)
     if report is not None and found.runs is not None:
-        notes = [_sentence(name, found) for name in found.metrics]
+        notes = [_sentence(name, values) for name, values in found.to_dict()["metrics"].items()]
         path = write_report(found.runs, report, title="What if", notes=notes, source=page_source())
         note(f"report: {path}")
+
+
+def _request(asked: dict[str, Any]) -> WhatIfRequest:
+    try:
+        return WhatIfRequest.model_validate(asked)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError("whatif", str(first["msg"]), field=".".join(map(str, first["loc"]))) from None
+
+
+def scheduler_choice(names: Sequence[str], preset: str, config: Path | None) -> SchedulerChoice | None:
+    """The scheduler of --policy, --preset or --config; None without them."""
+    if sum(map(bool, (names, preset, config))) > 1:
+        raise InputError("scheduler", "one of --policy, --preset and --config")
+    if config:
+        return SchedulerChoice(config=SchedulerConfig.from_file(config).to_data())
+    return SchedulerChoice(policy=names[0]) if names else SchedulerChoice(preset=preset) if preset else None
 
 
 def _events(journal: str) -> Sequence[Event]:
@@ -152,7 +193,7 @@ def _fork(events: Sequence[Event], journal: str, at: str, quiet: bool) -> Fork:
     from fairlead.runtime.control.views import rates
 
     if at:
-        return past_fork(events, events[-1].time - seconds_of("at", at), journal).fork
+        return past_fork(events, events[-1].time - option_seconds("at", at), journal).fork
     if events:
         state = state_at(events, events[-1].time)
         return Fork.of(state, {"rates": rates(state)})
@@ -173,28 +214,6 @@ def _validate(events: Sequence[Event], length_s: float, journal: str, simulation
     note(f"the last {format_duration(events[-1].time - begin)} as they were, {min(jobs)} jobs: {text.replace('-', '−')}")
 
 
-def chosen_scheduler(
-    present: SchedulerConfig, names: Sequence[str], preset: str, config: Path | None, round_s: float | None
-) -> SchedulerConfig | None:
-    """The scheduler that the options mean, from the present one; None if it is the same."""
-    if sum(map(bool, (names, preset, config))) > 1:
-        raise InputError("scheduler", "one of --policy, --preset and --config")
-    chosen = SchedulerConfig.from_file(config) if config else SchedulerConfig.preset(preset) if preset else present
-    if names:
-        chosen = replace(chosen, policy=parse_part(names[0]), name="")
-    if round_s is not None:
-        chosen = replace(chosen, round_s=round_s)
-    return None if chosen == present else chosen
-
-
-def _pairs(option: str, words: Sequence[str] | None) -> list[tuple[str, str]]:
-    found = [word.rpartition("=") for word in words or ()]
-    for word, (user, _, value) in zip(words or (), found):
-        if not user or not value:
-            raise option_error(option, "USER=NUMBER, as in bob=4", word)
-    return [(user, value) for user, _, value in found]
-
-
 def _count(option: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10**9:
         raise option_error(option, "a whole number of GPUs from 1 on", text)
@@ -211,14 +230,6 @@ def _positive(option: str, text: str) -> float:
     return value
 
 
-def seconds_of(option: str, text: str) -> float:
-    """The seconds of an option that is a duration."""
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise option_error(option, EXPECTED, text) from None
-
-
 def _proportion(text: str) -> float:
     if not text:
         return 1.0
@@ -232,55 +243,44 @@ def _proportion(text: str) -> float:
     return found
 
 
-def _nodes(text: str, fork: Fork) -> tuple[Node, ...]:
-    """New nodes, with names that no node has."""
-    if not text:
-        return ()
-    taken = {*fork.start.view.cluster.number_of_node}
-    found = []
-    for node in opt.live_cluster_of(text).nodes:
-        name = next(n for k in range(10**6) if (n := f"new-{node.type}-{k}") not in taken)
-        taken.add(name)
-        found.append(replace(node, name=name))
-    return tuple(found)
-
-
-def _number(fork: Fork, word: str) -> int:
-    jobs = fork.start.view.job_of
-    found = [n for n, job in jobs.items() if job.name == word or (word.isdigit() and n == int(word))]
-    if not found:
-        raise option_error("without", "the name or number of a job that has not ended", word)
-    return found[-1]
-
-
-def _job(path: Path) -> Job:
+def _task(path: Path) -> dict[str, Any]:
     from fairlead.config.yaml_source import read_yaml
     from fairlead.runtime.protocol.task_file import parse_task
 
-    return parse_task(dict(read_yaml(path).data), str(path)).job(path.stem, "you")
+    task = {"name": path.stem} | {key: value for key, value in dict(read_yaml(path).data).items() if key != "code"}
+    return parse_task(task, str(path)).model_dump(mode="json", exclude_unset=True)
 
 
-def _fault(word: str) -> tuple[str, float, float]:
+def _fault(word: str) -> dict[str, Any]:
     name, *times = word.rsplit(":", 2)
     if not name or len(times) != 2:
         raise option_error("fault", "NODE:IN:FOR, as in v100-3:30m:4h", word)
-    begins, lasts = (seconds_of("fault", text) for text in times)
-    return name, begins, max(lasts, 1.0)
+    begins, lasts = (option_seconds("fault", text) for text in times)
+    return {"node": name, "in_s": begins, "for_s": max(lasts, 1.0)}
 
 
-def _tell(found: WhatIfResult) -> None:
+def _tell(found: Mapping[str, Any], json: bool) -> None:
+    if json:
+        print_json(found)
+    else:
+        _tell_tables(found)
+    for guess in found["guesses"]:
+        note(guess)
+
+
+def _tell_tables(found: Mapping[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True)
-    for column in ("", "as it is", "changed", "difference", "95 % interval" if found.scenarios > 1 else ""):
+    for column in ("", "as it is", "changed", "difference", "95 % interval" if found["scenarios"] > 1 else ""):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    for name, (control, changed, paired) in found.metrics.items():
+    for name, values in found["metrics"].items():
         show = _shows(name)
-        interval = interval_text(paired.difference, paired.half_width, show)
-        values = (format_value(control, show), format_value(changed, show), signed(paired.difference, show))
-        table.add_row(METRICS[name], *values, interval)
+        told = (*(format_value(values[key], show) for key in ("control", "changed")), signed(values["difference"], show))
+        table.add_row(METRICS[name], *told, interval_text(values["low"], values["high"], show))
     out.print(table)
-    for title, groups in (("users", found.users), ("jobs", found.jobs)):
-        _tell_groups(title, groups)
-    waiting = {name: both for name, both in found.starts.items() if both[0] != both[1]}
+    for title in ("users", "jobs"):
+        _tell_groups(title, [row for row in found[title] if row["difference"] is not None])
+    both = {name: [math.inf if s is None else s for s in times] for name, times in found["starts_s"].items()}
+    waiting = {name: times for name, times in both.items() if times[0] != times[1]}
     if waiting:
         starts = sorted(waiting.items(), key=lambda one: one[1][1] - one[1][0] if math.inf not in one[1] else -math.inf)
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True)
@@ -291,9 +291,9 @@ def _tell(found: WhatIfResult) -> None:
         out.print(table)
 
 
-def _tell_groups(title: str, groups: Sequence[GroupDifference]) -> None:
-    gain = [one for one in groups if one.difference.difference < -0.5]
-    pay = [one for one in reversed(groups) if one.difference.difference > 0.5]
+def _tell_groups(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    gain = [one for one in rows if one["difference"] < -0.5]
+    pay = [one for one in reversed(rows) if one["difference"] > 0.5]
     for word, side in (("gain", gain), ("pay", pay)):
         if not side:
             continue
@@ -301,10 +301,10 @@ def _tell_groups(title: str, groups: Sequence[GroupDifference]) -> None:
         for column in (f"{title} that {word}", "jobs", "JCT as it is", "changed", "difference", "95 % interval"):
             table.add_column(column, justify="left" if column == f"{title} that {word}" else "right", no_wrap=True)
         for one in side[:MAX_SHOWN]:
-            times = (format_duration(one.control_s), format_duration(one.changed_s))
-            paired = one.difference
-            ends = interval_text(paired.difference, paired.half_width, "duration")
-            table.add_row(legible(one.name), str(one.jobs), *times, signed(paired.difference, "duration"), ends)
+            name = legible(one["name"]) or f"{one['number']} of another user"
+            times = (format_duration(one["control_s"]), format_duration(one["changed_s"]))
+            ends = interval_text(one["low"], one["high"], "duration")
+            table.add_row(name, str(one["jobs"]), *times, signed(one["difference"], "duration"), ends)
         out.print(table)
         if len(side) > MAX_SHOWN:
             note(f"and {len(side) - MAX_SHOWN} more {title} that {word}; --json lists all")
@@ -324,14 +324,13 @@ def signed(value: float, show: Shows) -> str:
     return text if text == "–" or value == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def interval_text(middle: float, half_width: float, show: Shows) -> str:
-    """Both ends of an interval; empty where it has no width."""
-    if not math.isfinite(half_width):
-        return ""
-    return f"{signed(middle - half_width, show)} to {signed(middle + half_width, show)}"
+def interval_text(low: float | None, high: float | None, show: Shows) -> str:
+    """Both ends of an interval; empty where it has none."""
+    ends = [end for end in (low, high) if end is not None and math.isfinite(end)]
+    return " to ".join(signed(end, show) for end in ends)
 
 
-def _sentence(name: str, found: WhatIfResult) -> str:
-    control, changed, _ = found.metrics[name]
+def _sentence(name: str, values: Mapping[str, Any]) -> str:
     show = _shows(name)
-    return f"{METRICS[name]}: {format_value(control, show)} as it is, {format_value(changed, show)} changed"
+    both = (format_value(values[key], show) for key in ("control", "changed"))
+    return f"{METRICS[name]}: {next(both)} as it is, {next(both)} changed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -26,6 +26,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from fairlead.core.durations import EXPECTED, parse_duration
 from fairlead.core.errors import InputError, JournalError
 from fairlead.reporting.tables import no_room, room_for_names
 
@@ -89,6 +90,23 @@ _MAX_NAME_WIDTH = 25
 def option_error(option: str, expected: str, value: object) -> InputError:
     """Return the error of an option's value."""
     return InputError(f"--{option}", expected, field=option, value=value)
+
+
+def option_pairs(option: str, words: Iterable[str], expected: str) -> list[tuple[str, str]]:
+    """Return the names and values of an option's words such as `bob=4`."""
+    pairs = [(word, word.partition("=")) for word in words]
+    for word, (name, _, value) in pairs:
+        if not name or not value:
+            raise option_error(option, expected, word)
+    return [(name, value) for _, (name, _, value) in pairs]
+
+
+def option_seconds(option: str, text: str) -> float:
+    """Return the seconds of an option's duration such as `30m`."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise option_error(option, EXPECTED, text) from None
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -220,7 +220,7 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
             raise InputError(_source(what, part), f"other parameters ({error})") from error
     fields = {f.name: f for f in dataclasses.fields(found) if f.init}
     given = {name: supplied for name, supplied in (supplies or {}).items() if name in fields}
-    hints = get_type_hints(found)
+    hints = _hints(found)
     for name, value in with_present_names(part.parameters, fields, partial(_source, what, part)).items():
         if name not in fields or name in given:
             known = [n for n in fields if n not in given]
@@ -235,6 +235,9 @@ def make(what: str, part: Part, registry: Registry, supplies: Mapping[str, Any] 
             raise
         source = f"{part.place(*(error.field or '').split('.'))}: {error.source}"
         raise InputError(source, error.expected, field=error.field, value=error.value) from error
+
+
+_hints = cache(get_type_hints)  # slow, and searches build a scheduler hundreds of times
 
 
 def parse_part(text: str) -> Part:

@@ -214,15 +214,14 @@ def _answer(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None
 
 
 def _answer_question(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None:
-    until_s = float(request["asked_s"]) + float(request["budget_s"])
-
     def send(found: Mapping[str, Any]) -> None:
         answer.write(orjson.dumps(found) + b"\n")
         answer.flush()
 
     state = load(saved)
     state.time = max(state.time, request["now"])
-    signal.setitimer(signal.ITIMER_REAL, max(MIN_ANSWER_S, until_s - time.monotonic()) + LATE_S)
+    until_s = max(request["asked_s"] + request["budget_s"], time.monotonic() + MIN_ANSWER_S)
+    signal.setitimer(signal.ITIMER_REAL, until_s - time.monotonic() + LATE_S)
     answer_question(state, request["rates"], request["question"], send, lambda: until_s - time.monotonic())
 
 

@@ -20,7 +20,7 @@ from fairlead.experiments.fork import Fork, ForkChanges
 from fairlead.experiments.smallest_change import FoundChanges, smallest_changes
 from fairlead.experiments.whatif import WhatIfOptions, WhatIfResult, what_if
 from fairlead.runtime.protocol.task_file import TaskSpec
-from fairlead.runtime.protocol.whatif_request import MAX_SUBMITTED, RefusedQuestion, WhatIfRequest
+from fairlead.runtime.protocol.whatif_request import MAX_SUBMITTED, RefusedQuestion, SchedulerChoice, WhatIfRequest
 from fairlead.workloads.catalogue import accelerator_types
 
 MAX_ADDED = 20_000
@@ -60,7 +60,7 @@ def _what_if(fork: Fork, question: Mapping[str, Any], visible_to: str | None, se
     changes, options = changes_of(request, fork, question["user"]), options_of(request)
 
     def send_result(found: WhatIfResult) -> None:
-        asked = options.scenarios if fork.past else 1
+        asked = options.scenarios if fork.past or fork.start.costs.varies else 1
         few = (f"{found.scenarios} of {asked} scenarios: there was no time for more",) if found.scenarios < asked else ()
         send(replace(found, guesses=(*found.guesses, *few)).to_dict())
 
@@ -98,12 +98,13 @@ def _start(fork: Fork, question: Mapping[str, Any], visible_to: str | None, send
     """When each task would start, and with how many fewer GPUs it would start much sooner."""
     answers: list[dict[str, Any]] = []
     for job in jobs_in(question["tasks"], question["user"]):
-        starts_s = fork.start_of(job, left_s())
-        fewer = [size for size in (job.workers // 2, 1) if 0 < size < job.workers] if starts_s > 0 else []
-        sooner = ((size, fork.start_of(replace(job, workers=size), left_s())) for size in dict.fromkeys(fewer))
-        better = [{"workers": size, "starts_s": second} for size, second in sooner if second < starts_s / 2]
+        starts_s, better = fork.start_of(job, left_s() / 2), list[dict[str, Any]]()
         answers.append({"starts_s": starts_s if starts_s < math.inf else None, "alternatives": better})
         send({"jobs": answers})
+        for size in dict.fromkeys(size for size in (job.workers // 2, 1) if 0 < size < job.workers and starts_s > 0):
+            if (second := fork.start_of(replace(job, workers=size), left_s() / 2)) < starts_s / 2:
+                better.append({"workers": size, "starts_s": second})
+                send({"jobs": answers})
 
 
 _ANSWERS = {"whatif": _what_if, "fix": _smallest_change, "start": _start}
@@ -136,8 +137,8 @@ def changes_of(request: WhatIfRequest, fork: Fork, user: str, registry: Registry
     return changes
 
 
-def _scheduler(request: WhatIfRequest, fork: Fork, registry: Registry) -> SchedulerConfig | None:
-    present, choice = fork.start.scheduler, request.scheduler
+def chosen_scheduler(present: SchedulerConfig, choice: SchedulerChoice | None, round_s: float | None) -> SchedulerConfig:
+    """The scheduler that a request chooses; what it does not choose is as at present."""
     chosen = present
     if choice is not None and choice.config is not None:
         chosen = SchedulerConfig.from_data(choice.config)
@@ -145,9 +146,12 @@ def _scheduler(request: WhatIfRequest, fork: Fork, registry: Registry) -> Schedu
         chosen = SchedulerConfig.preset(choice.preset)
     elif choice is not None:
         chosen = replace(chosen, policy=parse_part(choice.policy), name="")
-    if request.round_s is not None:
-        chosen = replace(chosen, round_s=request.round_s)
-    if chosen == present:
+    return chosen if round_s is None else replace(chosen, round_s=round_s)
+
+
+def _scheduler(request: WhatIfRequest, fork: Fork, registry: Registry) -> SchedulerConfig | None:
+    chosen = chosen_scheduler(fork.start.scheduler, request.scheduler, request.round_s)
+    if chosen == fork.start.scheduler:
         return None
     chosen.build(fork.table, registry)  # so that an error is about the request, and comes first
     return chosen

@@ -138,7 +138,7 @@ def what_if(
     for seed in seeds:
         runs = list[ForkRun]()
         for label, one in ((CONTROL, fork), (CHANGED, other)):
-            end_s = 0.0 if seed else left_s() * (0.1 if runs else 0.5)
+            end_s = 0.0 if seed else left_s() * (0.3 if runs else 0.55)
             scenario = one.with_arrivals(options.window_s, seed) if fork.past else one
             scenario = scenario.with_starts(2 * seed + len(runs))  # two real runs would differ in these
             keep = (keep_records or timelines) and seed == 0

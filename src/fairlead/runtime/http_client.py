@@ -46,8 +46,7 @@ class RefusedRequest(FairleadError):
     """The control plane refused a request."""
 
     def __init__(self, status: int, why: str) -> None:
-        self.status = status
-        self.exit_code = _EXIT_CODES.get(status, self.exit_code)
+        self.status, self.exit_code = status, _EXIT_CODES.get(status, self.exit_code)
         super().__init__(why)
 
 
@@ -59,9 +58,7 @@ class Unreachable(FairleadError):
 
 def is_temporary(problem: Exception) -> bool:
     """Return whether a request may succeed later."""
-    return isinstance(problem, Unreachable) or (
-        isinstance(problem, RefusedRequest) and problem.status in (TOO_MANY, UNAVAILABLE)
-    )
+    return isinstance(problem, Unreachable) or getattr(problem, "status", 0) in (TOO_MANY, UNAVAILABLE)
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,9 @@ class ControlPlaneClient:
         return found
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Submit jobs, or only check them."""
-        return list(self._ask("POST", "/v1/jobs", {"jobs": list(jobs), "dry_run": dry_run})["jobs"])
+        """Submit jobs, or only check them and forecast when they would start."""
+        more_s = FORECAST_WITHIN_S * dry_run
+        return list(self._ask("POST", "/v1/jobs", {"jobs": list(jobs), "dry_run": dry_run}, more_s=more_s)["jobs"])
 
     def jobs(self, phases: Sequence[str] = (), *, all_users: bool = False) -> list[dict[str, Any]]:
         """Return jobs, of all users for an admin."""
@@ -291,17 +289,23 @@ class ControlPlaneClient:
     ) -> dict[str, Any]:
         """Another scheduler. With `instead_of`, only where that one still decides; otherwise it is refused with `OVERTAKEN`."""
         condition = {} if instead_of is None else {"instead_of": dict(instead_of)}
-        body = {"scheduler": dict(scheduler), "why": why, **condition}
-        return dict(self._ask("POST", "/v1/scheduler", body)["scheduler"])
+        return dict(self._ask("POST", "/v1/scheduler", {"scheduler": dict(scheduler), "why": why, **condition})["scheduler"])
 
     def when(self) -> dict[str, Any]:
         """Return a forecast of when one's jobs will run."""
-        return replace(self, timeout_s=self.timeout_s + FORECAST_WITHIN_S)._ask("GET", "/v1/when")
+        return self._ask("GET", "/v1/when", more_s=FORECAST_WITHIN_S)
+
+    def whatif(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what would differ with some changes, by simulation; keys as in `POST /v1/whatif`."""
+        return self._ask("POST", "/v1/whatif", changes, more_s=10 * FORECAST_WITHIN_S)  # it may wait for others
+
+    def fix(self, name: str) -> dict[str, Any]:
+        """Return the smallest changes that would start a waiting job at the next decision."""
+        return self._ask("GET", f"/v1/jobs/{self._job(name)}/fix", more_s=FORECAST_WITHIN_S)
 
     def state(self) -> tuple[float, bytes]:
         """Return the present second and the encoded state; needs an admin's token."""
-        answer = self._answer("GET", "/v1/state")
-        return float(answer.headers["fairlead-now"]), answer.content
+        return float((answer := self._answer("GET", "/v1/state")).headers["fairlead-now"]), answer.content
 
     def _job(self, name: str) -> str:
         """A job as part of a path; `ann/train` by its number."""
@@ -312,10 +316,10 @@ class ControlPlaneClient:
         return str(found[0]["number"])
 
     def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: bytes | None = None, more_s: float = 0
     ) -> dict[str, Any]:
         try:
-            answer = self._answer(method, path, body, content=content).json()
+            answer = replace(self, timeout_s=self.timeout_s + more_s)._answer(method, path, body, content=content).json()
         except ValueError:
             answer = None
         if not answer or not isinstance(answer, dict):
@@ -383,8 +387,7 @@ class ControlPlaneClient:
                 time.sleep(0.5)
             elif problem is not None:
                 raise problem
-            else:
-                assert standby is not None
+            elif standby is not None:
                 return standby
 
     def _trust(self, url: str) -> ssl.SSLContext | bool:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from serving import PATIENCE_S, Served, served
+from typer.testing import CliRunner
 
+from fairlead.cli.main import app
+from fairlead.config import Part, SchedulerConfig
+from fairlead.core.errors import FairleadError
 from fairlead.core.events import ObservationsRecorded
+from fairlead.core.job import Job
+from fairlead.engine.state_codec import freeze
+from fairlead.experiments.lookahead_process import WarmLookahead
+from fairlead.runtime.control.question_routes import MAX_OPEN, MAX_PER_USER
 from fairlead.runtime.http_client import ControlPlaneClient
+from fairlead.runtime.protocol.whatif_request import NoAnswerInTime, RefusedQuestion
+from fairlead.testing import Harness
 
 FIFO = {"policy": "fifo", "estimator": "measured", "rounds": 0.2}
 
@@ -182,3 +199,201 @@ def test_a_dry_run_tells_when_the_job_would_start(busy):
     assert [job["name"] for job in user.jobs()] == ["mine"]
     (array,) = [user.submit([{"run": "true", "array": "0-1"}], dry_run=True)]
     assert all("starts_s" not in job for job in array)
+
+
+def test_the_commands_of_a_user_ask_the_control_plane(busy, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAIRLEAD_URL", busy.url)
+    monkeypatch.setenv("FAIRLEAD_TOKEN", busy.user)
+    monkeypatch.chdir(tmp_path)
+    Path("task.yaml").write_text("run: python train.py\ncode: .\ntime_limit: 2h\n")
+
+    def told(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [*words])
+        assert done.exit_code == code, (done.output, done.exception)
+        return " ".join(done.output.split())
+
+    text = told("whatif", "--add", "8xv100:8", "--submit", "task.yaml", "--simulations", "1")
+    assert "average JCT" in text
+    assert "other users" in text
+    assert "secret" not in text
+    found = json.loads(CliRunner().invoke(app, ["whatif", "--add", "8xv100:8", "--round", "1", "--json"]).stdout)
+    assert found["starts_s"].keys() == {"mine"}
+    until(lambda: "add a node with 5 × v100" in told("why", "mine", "--fix"))
+    assert "secret" not in told("why", "mine", "--fix")
+    text = told("submit", "--dry-run", "--name", "wide", "--gpus", "4", "--time", "1m", "--", "true")
+    assert "wide should start in 2.0 h" in text
+    for words in (("--quota", "root=1"), ("--add", "8xv100:8", "--report", "page.html")):
+        assert "admin token" in str(CliRunner().invoke(app, ["whatif", *words]).exception)
+
+
+def saved_state() -> bytes:
+    jobs = (Job("runs", steps=900.0, workers=4, user="ann"), Job("waits", steps=900.0, user="bob"))
+    harness = Harness(SchedulerConfig(Part("fifo"))).cluster("v100:4").submit(*jobs)
+    harness.round()
+    return freeze(harness.state)()
+
+
+def whatif(**changes: Any) -> dict[str, Any]:
+    return {"kind": "whatif", "user": "ann", "all_users": True, "request": changes}
+
+
+OTHER = whatif(scheduler={"policy": "largest-first"})
+ADDED = whatif(add="4xv100:4")
+
+
+def in_every_process(folder: Path, monkeypatch: Any, policy: str) -> None:
+    """Processes import this module; it replaces a policy."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, time\nfrom fairlead.policies.ranking.job_size import LargestFirst\n"
+        f"def select(self, view, memo):\n    {policy}\nLargestFirst.select = select\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_a_policy_that_never_ends_or_fails_is_no_harm(tmp_path, monkeypatch):
+    saved = saved_state()
+
+    async def story(outcome: type[Exception], said: str, budget_s: float) -> None:
+        warm = WarmLookahead(60.0)
+        try:
+            assert (await warm.ask(61.0, saved, {"rates": []}, ADDED, 60.0))["starts_s"]["waits"][1] < 300
+            process = warm._process
+            with pytest.raises(outcome, match=said):
+                await warm.ask(61.0, saved, {"rates": []}, OTHER, budget_s)
+            assert (warm._process is process) == (outcome is NoAnswerInTime)
+            with pytest.raises(RefusedQuestion, match="unknown node"):
+                await warm.ask(61.0, saved, {"rates": []}, whatif(remove=["nowhere"]), 60.0)
+            assert await warm.ask(61.0, saved, {"rates": []}, ADDED, 60.0)
+        finally:
+            await warm.close()
+
+    in_every_process(tmp_path, monkeypatch, "time.sleep(600)")
+    asyncio.run(story(NoAnswerInTime, "printed nothing in 2 s", 2.0))
+    in_every_process(tmp_path, monkeypatch, "raise ValueError('it is odd')")
+    asyncio.run(story(FairleadError, "ValueError: it is odd", 60.0))
+    in_every_process(tmp_path, monkeypatch, "return bytearray(3 << 30)")
+    asyncio.run(story(FairleadError, "MemoryError", 60.0))
+
+
+def test_a_cancelled_question_ends_at_once_and_an_idle_process_too(tmp_path, monkeypatch):
+    place, saved = tmp_path / "process", saved_state()
+    in_every_process(tmp_path, monkeypatch, f"open({str(place)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+
+    async def story() -> None:
+        warm = WarmLookahead(0.2)
+        asked = asyncio.create_task(warm.ask(61.0, saved, {"rates": []}, OTHER, 600.0))
+        while not (place.exists() and place.read_text()):
+            await asyncio.sleep(0.05)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await asyncio.to_thread(until, lambda: not lives(int(place.read_text())), "the process goes on")
+        assert await warm.ask(61.0, saved, {"rates": []}, ADDED, 60.0)
+        process = warm._process
+        await asyncio.wait_for(process.wait(), PATIENCE_S)
+        assert process.returncode == 0
+        assert warm._process is None
+        assert await warm.ask(61.0, saved, {"rates": []}, ADDED, 60.0)
+        await warm.close()
+
+    asyncio.run(story())
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_of_an_answer_that_was_cut_off_the_one_before_counts(tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    program.write_text("""#!/bin/sh\nprintf '{"found": 1}\\n{"found": {"ended":-14}\\n'\ncat > /dev/null\n""")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def story() -> None:
+        warm = WarmLookahead()
+        assert await warm.ask(0.0, b"", {}, ADDED, 60.0) == {"found": 1}
+        await warm.close()
+
+    asyncio.run(story())
+
+
+class SlowAnswers:
+    """In place of a process: answers what-ifs when it is told to, and counts them."""
+
+    def __init__(self) -> None:
+        self.go, self.begun, self.cancelled = threading.Event(), threading.Event(), threading.Event()
+        self.at_once = self.most = 0
+
+    async def __call__(self, now: float, saved: bytes, rates: Any, question: Any, budget_s: float) -> dict[str, Any]:
+        if question["kind"] != "whatif":
+            return {"starts": True, "changes": [], "unsearched": []}
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.begun.set()
+        try:
+            while not self.go.is_set():
+                await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        finally:
+            self.at_once -= 1
+        return {"metrics": {}}
+
+
+def test_of_many_questions_at_once_few_wait_and_short_ones_wait_for_none():
+    slow = SlowAnswers()
+    with served(ask=slow) as up, ThreadPoolExecutor(40) as many:
+        ControlPlaneClient(up.url, up.user).submit([{"name": "mine", "run": "sleep 1"}])
+        mine = [many.submit(ask, up, up.user, {"add": "8xh200:8"}) for _ in range(20)]
+        until(lambda: sum(one.done() for one in mine) == 20 - MAX_PER_USER)
+        refused = [one.result() for one in mine if one.done()]
+        assert {one.status_code for one in refused} == {429}
+        assert all(one.headers["Retry-After"] for one in refused)
+        assert f"ann has {MAX_PER_USER} open questions" in refused[0].json()["detail"]
+        for number in range(MAX_OPEN):
+            token = up.tokens.issue(up.tokens.bearer(up.user).role, f"user-{number}")
+            mine.append(many.submit(ask, up, token, {"add": "8xh200:8"}))
+        until(lambda: sum(one.done() for one in mine) == 20 - MAX_PER_USER + MAX_PER_USER)
+        assert fix(up, up.user, "mine").json()["starts"]
+        assert ControlPlaneClient(up.url, up.user).when()["jobs"]
+        slow.go.set()
+        answered = [one.result() for one in mine]
+        assert sum(one.status_code == 200 for one in answered) == MAX_OPEN
+        assert slow.most == 1
+
+
+def test_a_question_ends_when_its_client_closes_the_connection():
+    slow = SlowAnswers()
+    with served(ask=slow) as up:
+        place, body = httpx.URL(up.url), json.dumps({"add": "8xh200:8"})
+        with socket.create_connection((place.host, place.port)) as line:
+            head = f"POST /v1/whatif HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {up.user}\r\n"
+            line.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            assert slow.begun.wait(PATIENCE_S)
+            assert not slow.cancelled.is_set()
+        assert slow.cancelled.wait(PATIENCE_S)
+        slow.go.set()
+        assert ask(up, up.user, {"add": "8xh200:8"}).status_code == 200
+
+
+def test_why_a_simulation_failed_is_told_to_admins_and_the_log(caplog):
+    async def fails(now: float, saved: bytes, rates: Any, question: Any, budget_s: float) -> dict[str, Any]:
+        raise (
+            NoAnswerInTime("nothing")
+            if question.get("request", {}).get("add") == "4xh200:4"
+            else FairleadError("secret is odd")
+        )
+
+    with served(ask=fails) as up:
+        told = ask(up, up.user, {"add": "8xh200:8"})
+        assert (told.status_code, told.json()["detail"]) == (409, "the simulation failed; an admin sees the reason")
+        assert "secret is odd" in ask(up, up.token, {"add": "8xh200:8"}).json()["detail"]
+        assert [one.why for one in caplog.records if one.message == "question failed"] == ["secret is odd"] * 2
+        late = ask(up, up.user, {"add": "4xh200:4"})
+        assert (late.status_code, late.json()["detail"]) == (409, "the simulation took longer than 60 s, so it was stopped")
+        dry = ControlPlaneClient(up.url, up.user).submit([{"run": "true"}], dry_run=True)
+        assert "starts_s" not in dry[0], "the job is checked all the same"
