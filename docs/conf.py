@@ -58,6 +58,7 @@ NAVIGATION = {
         "guides/high-availability",
         "guides/console",
         "guides/monitor-a-cluster",
+        "guides/alerts",
         "guides/troubleshoot",
         "guides/simulate-your-trace",
         "guides/compare-policies",

@@ -28,7 +28,7 @@ from fairlead.runtime.http_client import CONNECTION, TOKEN, URL
 from fairlead.runtime.log_format import LogFormat, log_to_stderr
 
 if TYPE_CHECKING:
-    from fairlead.runtime.bootstrap import Started
+    from fairlead.runtime.bootstrap import ServeSettings, Started
     from fairlead.runtime.control.code_store import CodeQuota
 
 LOG_FORMAT = typer.Option("text", help="Format of log lines: text or JSON.")
@@ -90,6 +90,7 @@ class PlaneOptions:
     code_quota: float = typer.Option(1.0, help="GiB of code (submit --code) that a user may store.", min=0.0)
     code_total: float = typer.Option(10.0, help="GiB of code that all users may store.", min=0.0)
     request_rate: float = typer.Option(50.0, help="Requests of a user per second, after a burst; 0 is no limit.", min=0.0)
+    alerts: Path | None = typer.Option(None, help="An alert file in YAML: rules for webhooks and mail.", show_default=False)
     log_format: LogFormat = LOG_FORMAT
 
     def quota(self) -> CodeQuota:
@@ -97,6 +98,15 @@ class PlaneOptions:
         from fairlead.runtime.control.code_store import CodeQuota
 
         return CodeQuota(self.code_quota * 2**30, self.code_total * 2**30)
+
+    def with_alerts(self, settings: ServeSettings) -> ServeSettings:
+        """Return the settings with the alerts of the file, if there is one."""
+        from fairlead.config.alert_rules import read_alerts
+        from fairlead.experiments.lookahead_process import forecast_in_process
+
+        if self.alerts is None:
+            return settings
+        return replace(settings, alerts=read_alerts(self.alerts), alert_forecast=forecast_in_process)
 
 
 @opt.option_groups
@@ -193,7 +203,9 @@ def serve_command(
         advertise,
         agents_ca,
     )
-    serve_control_plane(settings, warm_processes(), lambda started: _print_addresses(started, parts), Console)
+    serve_control_plane(
+        plane.with_alerts(settings), warm_processes(), lambda started: _print_addresses(started, parts), Console
+    )
 
 
 def _print_addresses(started: Started, parts: LiveSchedulerOptions) -> None:
@@ -384,5 +396,5 @@ def up_command(
             note(f'in other terminals: export {URL}={started.url} {TOKEN}="$(cat {shlex.quote(str(token))})"')
 
     on_stop = lambda: note("jobs checkpoint and end …")  # noqa: E731
-    run_local_cluster(settings, warm_processes(), log_format, on_start, on_stop, Console)
+    run_local_cluster(plane.with_alerts(settings), warm_processes(), log_format, on_start, on_stop, Console)
     note(f"ended. `fairlead up` with the same --root ({root}) resumes the jobs that have not finished")

@@ -68,6 +68,7 @@ COMMANDS = {
     "advise": Entry(_CLUSTER, "fairlead.cli.cmd_synthesize:advise_command", "Recommend a scheduler for a running cluster."),
     "rates": Entry(_CLUSTER, "fairlead.cli.cmd_trace:rates_app", "Export the throughputs that a cluster has measured."),
     "token": Entry(_CLUSTER, "fairlead.cli.cmd_tokens:token_app", "Manage API tokens."),
+    "alerts": Entry(_CLUSTER, "fairlead.cli.cmd_alerts:alerts_app", "Check an alert file and its addresses."),
     "backup": Entry(
         _CLUSTER, "fairlead.cli.cmd_backup:backup_command", "Copy the journal of a control plane, with tokens and code."
     ),

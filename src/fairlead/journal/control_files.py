@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from fairlead.files import atomic_write, make_folder
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-TOKENS, ORIGIN, ALIVE, CODE, LAUNCH_KEY, LOGS = "tokens.json", "origin", "alive", "code", "launch.key", "logs"
+TOKENS, ORIGIN, ALIVE, CODE, LAUNCH_KEY, LOGS, ALERTS = "tokens.json", "origin", "alive", "code", "launch.key", "logs", "alerts"
 """The names; `code` and `logs` are folders."""
 
 

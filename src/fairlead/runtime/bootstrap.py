@@ -30,11 +30,12 @@ from fairlead.runtime.log_format import LogFormat
 from fairlead.runtime.protocol.network import bind_sockets, check_address_free, host_of, port_of
 
 if TYPE_CHECKING:  # these take a second to import; they are loaded when a process really starts
+    from fairlead.config.alert_rules import AlertSettings
     from fairlead.engine.state import State
     from fairlead.journal.control_files import ControlFiles
     from fairlead.runtime.control.code_store import CodeQuota
     from fairlead.runtime.control.control_plane import ControlPlane
-    from fairlead.runtime.control.lookahead_service import SimulationProcesses
+    from fairlead.runtime.control.lookahead_service import Lookahead, SimulationProcesses
     from fairlead.runtime.control.request_guard import WebConsole
     from fairlead.runtime.control.tokens import Tokens
     from fairlead.runtime.protocol.network import Certificate
@@ -73,6 +74,8 @@ class ServeSettings:
     engines: Sequence[str] = ()  # with options, as in slurm:partition=gpu
     advertise: str = ""  # at which agents of engines reach this control plane
     agents_ca: Path | None = None  # the authority of the certificate, on the engines' machines
+    alerts: AlertSettings | None = None
+    alert_forecast: Lookahead | None = None  # for alerts about deadlines; another one than that of `when`
 
     @property
     def journal_url(self) -> str:
@@ -178,7 +181,12 @@ async def _serve(
 
     tokens = create_tokens(held.files, settings.root)
     plane = _control_plane(settings, held, state, tokens)
-    certificate = settings.certificate
+    certificate, alerts = settings.certificate, None
+    if settings.alerts is not None:
+        from fairlead.runtime.control.alerts import AlertService
+
+        alerts = AlertService(plane, settings.alerts, held.files, settings.alert_forecast)
+        alerts.start()
     agents_port = await plane.start(settings.agents, certificate.for_agents() if certificate else None)
     _follow_scheduler_file(plane, settings.config)
     app = create_app(
@@ -220,6 +228,8 @@ async def _serve(
         await serving
     finally:
         server.stop()
+        if alerts is not None:
+            await asyncio.to_thread(alerts.stop)
         if not ended.done():
             await plane.stop()
     await ended
