@@ -26,7 +26,11 @@ PICTURES = {  # by name: the view, its width and height, and the theme
     "console-cluster": ("cluster", 1440, 920, "light"),
     "console-timeline": ("timeline", 1440, 600, "light"),
     "console-queue": ("queue", 1024, 360, "light"),
-    "console-job": ("job", 1024, 860, "dark"),
+    "console-job": ("job", 1024, 900, "dark"),
+    "console-curves": ("curves", 1024, 640, "light"),
+    "console-curves-390": ("curves", 390, 844, "light"),
+    "console-whatif": ("whatif", 1440, 2100, "light"),
+    "console-whatif-390": ("whatif", 390, 844, "dark"),
     "console-cluster-390": ("cluster", 390, 844, "light"),
     "console-timeline-390": ("timeline", 390, 844, "dark"),
     "console-fairness": ("fairness", 1024, 860, "light"),
@@ -35,15 +39,23 @@ DRAWN = {  # a forecast is simulated first
     "cluster": "document.querySelector('#queue-chart path')",
     "timeline": "document.querySelector('.canvas-box canvas').dataset.forecasts > 0",
     "queue": "[...document.querySelectorAll('#queue-table .row')].some((row) => /in [\\d.]+ \\w+ \\(/.test(row.textContent))",
-    "job": "document.querySelector('#forecast dt')",
+    "job": "document.querySelector('#forecast dt') && document.querySelector('#fix tbody').textContent.includes(' by ')",
+    "curves": "document.querySelector('#metrics path.line')",
+    "whatif": "document.querySelector('#whatif-timelines canvas').dataset.bars > 0",
     "fairness": "document.querySelector('#ledger tbody')",
 }
+DONE = {  # before a picture, until it is drawn
+    "job": "(() => { const b = document.querySelector('#fix button'); if (!b.disabled) b.click(); })()",
+    "whatif": "(() => { const b = document.querySelector('#simulate'); if (!b.disabled) b.click(); })()",
+}
+SCROLLED = {"curves": "#metrics", "whatif": "#whatif-timelines"}
 TRAIN = """
-import sys, time
+import random, sys, time
 import fairlead
 for step in fairlead.lease(range(int(sys.argv[1])), save=lambda folder: None, every_steps=20):
-    print(f"step {step}: loss {1 / (1 + step):.4f}", flush=True)
-    fairlead.report(loss=1 / (1 + step))
+    loss = 0.4 + 2 / (1 + step / 40) + random.gauss(0, 0.03)
+    print(f"step {step}: loss {loss:.4f}", flush=True)
+    fairlead.report(loss=loss, accuracy=0.9 - 0.8 / (1 + step / 60), learning_rate=3e-4 * (1 - step / int(sys.argv[1])))
     time.sleep(0.25)
 """
 JOBS = [  # name, user, account, steps, workers, job type
@@ -96,8 +108,23 @@ def take(browser: Browser, plane: ControlPlaneClient, token: Path) -> None:
             browser.wait("document.querySelector('main').dataset.view === 'cluster'")
         live = [job for job in plane.jobs(all_users=True) if job["phase"] in ("running", "waiting")]
         waiting = max(live, key=lambda job: (job["phase"] == "waiting", job["workers"]))["number"]
-        browser.run(f"location.hash = '{f'job/{waiting}' if view == 'job' else view}'")
-        browser.wait(f"document.querySelector('main').dataset.view === '{view}' && !!({DRAWN[view]})", view)
+        eventful = max(live, key=lambda job: (job["starts"], job["steps_done"] or 0))["number"]
+        page = {"job": f"job/{waiting}", "curves": f"job/{eventful}"}.get(view, view)
+        browser.run(f"location.hash = '{page}'")
+        browser.wait(f"document.querySelector('main').dataset.view === '{page.partition('/')[0]}'")
+        if view == "whatif":
+            browser.run("document.querySelector('#whatif-kind').value = 'policy'")
+            browser.run("document.querySelector('#whatif-kind').dispatchEvent(new Event('input'))")
+            for field, value in {"policy": "srtf", "add": "8xv100:4", "scenarios": "3"}.items():
+                browser.type(f"#whatif-{field}", value)
+        browser.wait(f"!!({DRAWN[view]})", view, also=lambda view=view: view in DONE and browser.run(DONE[view]))  # type: ignore[misc]
+        if view in SCROLLED and (width < 500 or view == "curves"):
+            top = "document.querySelector('header').clientHeight + 10"
+            browser.run(
+                f"scrollTo(0, document.querySelector('{SCROLLED[view]}').getBoundingClientRect().top + scrollY - {top})"
+            )
+        elif view == "whatif":
+            browser.run("scrollTo(0, 0)")
         time.sleep(1.5)
         path = DOCS / "img" / f"{name}.png"
         browser.picture(path)

@@ -147,14 +147,11 @@ export function makeLanes(canvas, data, onPick, tipOf, { view = laneView(), most
     if (to < gantt.gutter || from > width) return;
     context.fillStyle = colour;
     context.fillRect(from, y, to - from, thick);
-    if (to - from > 46) {
+    const left = Math.max(from, gantt.gutter); // where what is in view of it begins
+    if (to - left > 46) {
       context.fillStyle = inkOn(colour);
       context.font = `10.5px ${face}`;
-      context.fillText(
-        fitted(context, data().label(run), to - from - 8),
-        Math.max(from, gantt.gutter) + 5,
-        y + thick / 2 + 0.5,
-      );
+      context.fillText(fitted(context, data().label(run), to - left - 8), left + 5, y + thick / 2 + 0.5);
     }
     if (next) {
       // stopped: moved or resized at once, else preempted

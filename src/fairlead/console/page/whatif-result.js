@@ -188,11 +188,13 @@ function timelines(both, now, go) {
     const shown = { rows: own, now, until: Infinity, label: (run) => `${run.gpus} × ${run.nodes?.join(", ") ?? "GPU"}` };
     return { timeline, canvas, shown };
   });
+  const drawn = jobs.filter((job) => job.number >= arrivals).length,
+    counts = [plural(jobs.length - drawn, "job"), ...(drawn ? [plural(drawn, "simulated arrival")] : [])].join(", ");
   const left = Math.max(...both.map((one) => one.left_out?.jobs ?? 0));
   const element = make(
     "section",
     { class: "card", id: "whatif-timelines" },
-    make("h2", {}, "Timelines ", make("small", { text: `of the first scenario; ${plural(jobs.length, "job")}` })),
+    make("h2", {}, "Timelines ", make("small", { text: `of the first scenario; ${counts}` })),
     make(
       "div",
       { class: "tools" },
