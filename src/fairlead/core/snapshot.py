@@ -96,14 +96,19 @@ class Snapshot:
             return self.jobs.running
         if not self.any_min_run and not self.first_step_s:
             return None
-        young = self.jobs.running & (self.time - self.jobs.run_started_s < self._protected_s)
-        return young if young.any() else None
+        runners = self.jobs.runners
+        young = self.time - runners.run_started_s < self._protected_s
+        if not young.any():
+            return None
+        protected = np.zeros(len(self.jobs), dtype=np.bool_)
+        protected[self.jobs.number.searchsorted(runners.number[young])] = True
+        return protected
 
     @property
     def _protected_s(self) -> Floats:
         """How long after its start each running job is protected: until its first step is done. A simulated job has a rate
         already while it loads, from `since_s` on; a real job reports its rate after its first steps."""
-        jobs = self.jobs
+        jobs = self.jobs.runners
         if not self.first_step_s:
             return jobs.min_run_s
         missing = np.clip(jobs.run_started_steps + 1.0 - jobs.base_steps, 0.0, 1.0)  # of that step, at the last report
@@ -114,10 +119,10 @@ class Snapshot:
     @property
     def protection_ends(self) -> float:
         """The first second at which a job that is protected now no longer is."""
-        protected = self.protected
-        if protected is None or self.run_to_completion:
+        if self.run_to_completion or (not self.any_min_run and not self.first_step_s):
             return np.inf
-        return float((self.jobs.run_started_s + self._protected_s)[protected].min())
+        started, for_s = self.jobs.runners.run_started_s, self._protected_s
+        return float((started + for_s)[self.time - started < for_s].min(initial=np.inf))
 
     @property
     def lost(self) -> tuple[Ints, Ints]:
