@@ -236,3 +236,33 @@ def test_intervals_that_were_too_narrow_are_widened():
     starts, ends = Widening.learned(state)
     assert 1.8 < starts < 2.0, "5 s after the median, and the bound was at 2.5 s: nearly twice as wide"
     assert 0.3 < ends < 0.6
+
+
+def test_a_forecast_teaches_nothing_before_its_interval_has_passed():
+    """Of forecasts that are still open, the early outcomes are known first: intervals would become too short."""
+    state = replay_events(recorded())
+    still_open = (50.0, 0.0, 90.0, 95.0, 1e9, 600.0, 690.0, 1e9, 1.0, 1.0)
+    state.forecasts = [still_open] * 400
+    assert Widening.learned(state) == (1.0, 1.0)
+    late = next(n for n in state.job_of if math.isnan(state.columns["ended_s"][n]))
+    state.time = 5000.0
+    state.forecasts = [(50.0, float(late), 90.0, 95.0, 100.0, 600.0, 690.0, 720.0, 1.0, 1.0)] * 400
+    assert Widening.learned(state).ends > 3.0, "it has not ended, long after its interval"
+
+
+def test_groups_share_the_shape_of_their_run_times():
+    """With one run of its own, a job is about as long as that, and its run time is as uncertain as in other groups."""
+    draw = np.random.default_rng(1)
+    others = [
+        (f"user-{user}", f"type-{user}", float(run_s))
+        for user in range(10)
+        for run_s in 100.0 * 3**user * np.exp(draw.normal(0.0, 0.5, 20))
+    ]
+    state = ran(("ann", "a", 5000.0), *others, now=1.0)
+    times = RunTimes(state)
+    fresh = times.of(state.job_of[0], 0.0)
+    assert 3000.0 < fresh.median_s < 8000.0
+    low, high = (math.log(fresh.at(share) / fresh.median_s) for share in (0.1, 0.9))
+    assert low == pytest.approx(-0.9, abs=0.35)
+    assert high == pytest.approx(0.9, abs=0.35)
+    assert times.of(state.job_of[0], 12_000.0).median_s < 20_000.0, "the others' runs of weeks are not its own"

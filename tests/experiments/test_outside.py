@@ -334,3 +334,13 @@ def test_a_fork_in_the_past_switches_the_scheduler_as_it_was_switched() -> None:
     [(recorded, simulated, jobs)] = past_fork(events, 8_000.0).simulated(5)
     assert jobs > 10
     assert simulated == pytest.approx(recorded, rel=1e-6)
+
+
+def test_few_observed_starts_leave_their_mean_uncertain() -> None:
+    costs = Costs(2.0, 2.0, starts_vary_s=(-0.5, 0.5, 0.0), unseen_s=1.0, by_kind={"count": Costs(3.0, 3.0)})
+    drawn = [costs.drawn(seed) for seed in range(200)]
+    launches, restarts = (np.array([getattr(one, name) for one in drawn]) for name in ("launch_s", "restart_s"))
+    assert launches.mean() == pytest.approx(2.0, abs=0.1)
+    assert 0.1 < launches.std() < 0.4
+    assert restarts.mean() == pytest.approx(2.5, abs=0.15)
+    assert [one.of("count").launch_s - one.launch_s for one in drawn] == pytest.approx([1.0] * 200)

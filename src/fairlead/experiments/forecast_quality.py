@@ -48,15 +48,21 @@ class Widening(NamedTuple):
     @classmethod
     def learned(cls, state: State) -> Widening:
         """Such that the intervals of past forecasts would have contained 80 % of the outcomes, as far as the state has them
-        (split conformal prediction). The fewer there are, the nearer to 1."""
+        (split conformal prediction). The fewer there are, the nearer to 1.
+
+        A forecast counts once its interval has passed, whether or not it came true: of those that still run, only the early
+        outcomes are known, and intervals would become too short."""
         scores: tuple[list[float], list[float]] = ([], [])
         started, ended = state.columns["first_started_s"], state.columns["ended_s"]
         for made_s, job, *values in state.forecasts:
             number = int(job)
-            for place, outcome in enumerate((float(started[number]), float(ended[number]))):
-                if outcome > made_s:
-                    low, median, high = values[3 * place : 3 * place + 3]
-                    scores[place].append(values[6 + place] * _score(outcome, low, median, high))
+            for place, happened in enumerate((float(started[number]), float(ended[number]))):
+                low, median, high = values[3 * place : 3 * place + 3]
+                unknown = math.isnan(happened)
+                if high > state.time or happened <= made_s or (unknown and not math.isnan(ended[number])):
+                    continue
+                outcome = state.time if unknown else happened
+                scores[place].append(values[6 + place] * _score(outcome, low, median, high))
         return cls(*map(_factor, scores))
 
 

@@ -165,7 +165,7 @@ class Fork:
     def with_starts(self, seed: int) -> Fork:
         """The same fork, in which starts and decisions take as long as in one scenario."""
         costs = self.start.costs
-        return replace(self, start=replace(self.start, costs=replace(costs, seed=seed))) if costs.varies else self
+        return replace(self, start=replace(self.start, costs=costs.drawn(seed))) if costs.varies else self
 
     def with_arrivals(self, window_s: float, seed: int) -> Fork:
         """The same fork with the arrivals of one scenario: as in the last `window_s`. Where more or fewer jobs arrive, those

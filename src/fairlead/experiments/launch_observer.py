@@ -73,11 +73,13 @@ class LaunchObserver:
 
     def costs(self, table: ThroughputTable, types: Sequence[str]) -> Costs:
         """What starts and decisions took, in the mean and each."""
-        costs = startup_costs(self.launches, table, types)
+        launches = [*self.launches, *self._running_launches()]
+        costs = startup_costs(launches, table, types)
         if not any(self._decision_delays):  # a simulation
             return replace(costs, starts_vary_s=())
-        delays = tuple(self._decision_delays[-MAX_OBSERVED:])
-        return replace(costs, decision_s=round(float(np.median(delays)), 6), decisions_vary_s=delays)
+        delays, unseen = tuple(self._decision_delays[-MAX_OBSERVED:]), all(one.first for one in launches)
+        decision_s = round(float(np.median(delays)), 6)
+        return replace(costs, decision_s=decision_s, decisions_vary_s=delays, unseen_s=unseen * costs.launch_s / 2)
 
     def first_reports(self, otherwise: float) -> dict[int, float]:
         """Seconds from a launch to the first report of a rate, by job: the median of its launches, else that of its job type.
@@ -93,6 +95,14 @@ class LaunchObserver:
             )
             for number, kind in kind_of_job.items()
         }
+
+    def _running_launches(self) -> Iterator[ObservedLaunch]:
+        """The present launches, up to their last reports."""
+        a = self.state.columns
+        for number in self.state.running.tolist() if any(self._decision_delays) else ():
+            launch = self._launch(number, float(a["since_s"][number]), float(a["base_steps"][number]))
+            if launch is not None and a["rate"][number] > 0:
+                yield launch
 
     def observe(self, event: ev.Event) -> None:
         if isinstance(event, ev.RoundPlanned):

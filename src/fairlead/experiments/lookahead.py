@@ -136,8 +136,7 @@ def simulate_forward(
     place_of = np.full(view.next_number + len(start.arrivals), -1)
     place_of[wanted] = np.arange(len(wanted))
     begun, open_ended = np.isin(wanted, [*started]), np.isin(wanted, [*unknown])
-    news, news_at = -1, 0
-    no_preemption = until_started
+    news, news_at, awaited, no_preemption = -1, 0, -1, until_started
 
     def note(plan: RoundPlan) -> None:
         nonlocal no_preemption
@@ -155,13 +154,16 @@ def simulate_forward(
         return bool(len(state.running)) and endless.issuperset(state.running.tolist())
 
     def stop(state: State) -> bool:
-        nonlocal complete, news, news_at
-        alive = state.columns["phase"][wanted] <= int(Phase.RUNNING)
-        if not (alive & ~(begun & (open_ended | no_preemption))).any():
-            return True
-        if (seen := int(begun.sum() - alive.sum())) != news:
+        nonlocal complete, news, news_at, awaited
+        phase = state.columns["phase"]
+        if awaited < 0 or phase[wanted[awaited]] > int(Phase.RUNNING) or begun[awaited]:
+            left = ((phase[wanted] <= int(Phase.RUNNING)) & ~(begun & (open_ended | no_preemption))).nonzero()[0]
+            if not len(left):
+                return True
+            awaited = int(left[-1])  # it is enough to look at one
+        if endless and (seen := int(begun.sum() - (phase[wanted] <= int(Phase.RUNNING)).sum())) != news:
             news, news_at = seen, loop.decisions
-        if loop.decisions - news_at > QUIET_DECISIONS and blocked(state):
+        if endless and loop.decisions - news_at > QUIET_DECISIONS and blocked(state):
             return True
         complete = keep_running(loop.backend.now - view.time)
         return not complete
@@ -284,10 +286,8 @@ def _summary(times: Sequence[JobTimes], factor: Widening) -> tuple[JobTimes, ...
     """The interval and the median of more than three simulations."""
     if len(times) <= 3:
         return tuple(times)
-    starts, ends = (
-        forecast_interval((one.starts_s for one in times), factor.starts),
-        forecast_interval((one.ends_s for one in times), factor.ends),
-    )
+    starts = forecast_interval((one.starts_s for one in times), factor.starts)
+    ends = forecast_interval((one.ends_s for one in times), factor.ends)
     return tuple(map(JobTimes, starts, ends))
 
 

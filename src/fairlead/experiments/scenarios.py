@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
+from statistics import NormalDist
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,8 +22,20 @@ from fairlead.runtime.protocol.task_array import array_of
 
 DAY_S, HOUR_S = 86400.0, 3600.0
 
-SHRINKAGE = 2.0
-"""A group of n finished jobs counts n / (n + this); the rest is the next larger group."""
+SHRINKAGE, SHARED_SHRINKAGE = 2.0, 20.0
+"""A group of n finished jobs counts n / (n + the first); the rest is the next larger group. Where groups share the shape of
+their distribution, it counts n / (n + the second); the rest is a group of this shape."""
+
+MIN_SHARED = 50
+"""With fewer finished jobs, groups share no shape."""
+
+MIN_VARIANCE = 1e-4
+"""Of the logarithms of run times."""
+
+NORMAL_FIFTHS = np.array([NormalDist().inv_cdf(share) for share in (0.1, 0.3, 0.5, 0.7, 0.9)])
+
+SHARED_SHAPE = np.linspace(0.0025, 0.9975, 200)
+"""The shares of the probability at which the shared distribution is known."""
 
 MAX_RUNS = 1000
 """The most recent run times of a group that count."""
@@ -68,6 +81,51 @@ class RunGroup:
         return Survival(self.times[self.over], mass[self.over], float(survives[-1]))
 
 
+@dataclass(frozen=True)
+class SharedShape:
+    """What groups of run times, by user and job type, have in common: log T = location of the group + deviation, where
+    deviations have one distribution. Locations are normal around the mean of their job type, or of `every` group, with variance
+    `between`; a run deviates with variance `within` (empirical Bayes)."""
+
+    deviations: Floats  # at SHARED_SHAPE
+    every: float
+    kinds: Mapping[str, tuple[float, int]]  # the mean location of their groups, and how many these are
+    between: float
+    within: float
+
+    @classmethod
+    def of(cls, groups: Mapping[tuple[str, ...], Survival]) -> SharedShape | None:
+        """From the run times by user and job type; None if there are too few jobs."""
+        logs = [(np.log(np.maximum(one.runs, 1.0)), one.mass / one.mass.sum()) for one in groups.values()]
+        several = [place for place, (runs, _) in enumerate(logs) if len(runs) > 1]
+        if sum(len(logs[at][0]) for at in several) < MIN_SHARED:
+            return None
+        counts, means = np.array([len(runs) for runs, _ in logs]), np.array([float(runs @ mass) for runs, mass in logs])
+        of_kind: dict[str, list[float]] = {}
+        for (*_, kind), mean in zip(groups, means.tolist()):
+            of_kind.setdefault(kind, []).append(mean)
+        deviation = [(logs[at][0] - means[at]) * math.sqrt(counts[at] / (counts[at] - 1)) for at in several]
+        weight = [logs[at][1] * counts[at] for at in several]
+        values, weights = np.concatenate(deviation), np.concatenate(weight)
+        order = values.argsort()
+        cumulated = np.cumsum(weights[order]) - weights[order] / 2
+        within = max(float(values**2 @ weights / weights.sum()), MIN_VARIANCE)
+        between = max(float(means.var() - within * (1 / counts).mean()), MIN_VARIANCE)
+        shape = np.interp(SHARED_SHAPE, cumulated / weights.sum(), values[order])
+        kinds = {kind: (float(np.mean(each)), len(each)) for kind, each in of_kind.items()}
+        return cls(shape, float(means.mean()), kinds, between, within)
+
+    def at(self, kind: str, group: Survival | None) -> Survival:
+        """The run times of a group with this shape; None: of one that has no finished job yet."""
+        mean, groups = self.kinds.get(kind, (0.0, 0))
+        prior, count = (self.every + groups * mean) / (1 + groups), 0 if group is None else len(group.runs)
+        own = 0.0 if group is None else float(np.log(np.maximum(group.runs, 1.0)) @ group.mass / group.mass.sum())
+        precision = 1 / self.between + count / self.within
+        shifts = (prior / self.between + own * count / self.within) / precision + NORMAL_FIFTHS / math.sqrt(precision)
+        runs = np.sort(np.exp(shifts[:, None] + self.deviations[None, :]).ravel())
+        return Survival(runs, np.full(len(runs), 1 / len(runs)), 0.0)
+
+
 class RunTime(NamedTuple):
     """The run time of one job that has run `ran_s`, as a distribution: the values that it may have and their cumulated
     probability. A value that is a `tail` is a bound: the job runs longer than that."""
@@ -94,8 +152,9 @@ class RunTime(NamedTuple):
 class RunTimes:
     """How long jobs run, by groups: jobs of the same array, then of the same user and job type, of the same job type, and all.
 
-    A run time is drawn from the smallest group, as far as its number of finished jobs carries; else from the next one. A job
-    that has run for t gets a run time above t: P(T > t + s | T > t) = S(t + s) / S(t)."""
+    A run time is drawn from the smallest group, as far as its number of finished jobs carries; else from the next one, or with
+    enough finished jobs from the shape that all groups share. A job that has run for t gets a run time above t:
+    P(T > t + s | T > t) = S(t + s) / S(t)."""
 
     def __init__(self, state: State) -> None:
         times: dict[tuple[str, ...], tuple[list[float], list[bool]]] = {}
@@ -117,6 +176,7 @@ class RunTimes:
         """Draw other distributions from the same run times, one for each group; None: as observed."""
         self._survival = {key: group.survival(draw) for key, group in self._groups.items()}
         self._known: dict[tuple[tuple[tuple[str, ...], ...], float], RunTime | None] = {}
+        self._shared = SharedShape.of({key: one for key, one in self._survival.items() if key[0] == "kind" and len(key) == 3})
 
     def peers(self, job: Job) -> Floats:
         """The run times of the smallest group that has any."""
@@ -127,11 +187,15 @@ class RunTimes:
         """The distribution of a job's run time; None if no job at all has ended."""
         keys = tuple(key for key in groups_of(job) if key in self._survival)
         if (keys, ran_s) not in self._known:
-            self._known[keys, ran_s] = _conditional([self._survival[key] for key in keys], ran_s) if keys else None
+            groups, shrinkage = [self._survival[key] for key in keys], SHRINKAGE
+            if groups and self._shared is not None:
+                own = groups[0] if keys[0][0] == "array" or len(keys[0]) == 3 else None
+                groups, shrinkage = [*([own] if own else []), self._shared.at(job.kind, own)], SHARED_SHRINKAGE
+            self._known[keys, ran_s] = _conditional(groups, ran_s, shrinkage) if keys else None
         return self._known[keys, ran_s]
 
 
-def _conditional(groups: Sequence[Survival], ran_s: float) -> RunTime:
+def _conditional(groups: Sequence[Survival], ran_s: float, shrinkage: float = SHRINKAGE) -> RunTime:
     """The mixture of groups, the smallest first, given that a job has run `ran_s`."""
     values: list[Floats] = []
     masses: list[Floats] = []
@@ -142,7 +206,7 @@ def _conditional(groups: Sequence[Survival], ran_s: float) -> RunTime:
         if last:  # one more run than was seen may be longer than all of them
             left = max(left, 1.0 / (len(runs) + 1))
             mass = mass * ((1.0 - left) / mass.sum())
-        weight = remaining * (1.0 if last else len(runs) / (len(runs) + SHRINKAGE))
+        weight = remaining * (1.0 if last else len(runs) / (len(runs) + shrinkage))
         remaining -= weight
         longer = runs > ran_s
         values += [runs[longer], np.array([max(ran_s, runs[-1])])]

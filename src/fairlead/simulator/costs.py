@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.core.errors import InputError, check_number
 from fairlead.core.job import model_of
@@ -22,6 +22,7 @@ class Costs:
     the moment that it decides on, so that of jobs with equally many rounds, the running ones have attained less service.
 
     With a `seed`, one of the deviations `starts_vary_s` is added to each start, and a decision takes one of `decisions_vary_s`.
+    `unseen_s` is how much longer restarts may take if none was observed: they wait for the job that leaves.
     """
 
     launch_s: float = 0.0
@@ -32,6 +33,7 @@ class Costs:
     decision_s: float = 0.0
     starts_vary_s: tuple[float, ...] = ()
     decisions_vary_s: tuple[float, ...] = ()
+    unseen_s: float = 0.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +52,17 @@ class Costs:
     def varies(self) -> bool:
         """Whether runs with different seeds differ."""
         return len(self.starts_vary_s) > 1 or len(self.decisions_vary_s) > 1
+
+    def drawn(self, seed: int) -> Costs:
+        """The costs of one scenario: means are as uncertain as the number of observed starts leaves them."""
+        draw, vary = stream(seed, "costs"), self.starts_vary_s
+        shift = float(draw.choice(vary, len(vary)).mean()) if vary else 0.0
+        extra = shift + self.unseen_s * float(draw.random())
+
+        def changed(one: Costs) -> Costs:
+            return replace(one, launch_s=max(0.0, one.launch_s + shift), restart_s=max(0.0, one.restart_s + extra))
+
+        return replace(changed(self), seed=seed, by_kind={kind: changed(one) for kind, one in self.by_kind.items()})
 
     def decision_delays(self) -> Callable[[], float] | None:
         """The time of each decision, one after the other; None if they take none."""
