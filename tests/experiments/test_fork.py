@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import count
 
 import numpy as np
 import pytest
@@ -162,3 +163,35 @@ def test_a_moment_outside_the_journal_is_refused() -> None:
     with pytest.raises(FairleadError, match="all of its events"):
         state_at(events[1:], 10.0)
     assert isinstance(state_at(events, 10.0).cluster, Cluster)
+
+
+def test_without_time_for_a_scenario_both_runs_are_stopped_at_the_same_second() -> None:
+    fork, changes = fork_at(0.1), ForkChanges(add=(Node("new-0", "h200", 8),))
+    whole = what_if(fork, changes, WhatIfOptions())
+    clock = count(200, -1)  # one second for each decision
+    found = what_if(fork, changes, WhatIfOptions(), left_s=lambda: float(next(clock)), timelines=True)
+    (said,) = [guess for guess in found.guesses if "no time for more" in guess]
+    assert said.startswith("simulated only ")
+    assert found.metrics["unfinished"][0] > whole.metrics["unfinished"][0] == 0
+    assert {row.number for row in found.jobs} < {row.number for row in whole.jobs}
+    assert all(0 < values[0] <= 1 for name, values in found.metrics.items() if name == "utilization")
+
+
+def test_timelines_say_who_runs_where_and_name_no_job_of_other_users() -> None:
+    fork = fork_at(0.3)
+    user = next(iter(fork.start.view.job_of.values())).user
+    one, other = (
+        what_if(fork, ForkChanges(remove=("v100-1",)), WhatIfOptions(), timelines=True, visible_to=who) for who in (None, user)
+    )
+    for everything, mine in zip(one.timelines, other.timelines):
+        assert [job["runs"] for job in everything["jobs"]] == [job["runs"] for job in mine["jobs"]]
+        hidden = [job for job in mine["jobs"] if job["user"] != user]
+        assert hidden
+        assert not any(job["user"] or (job["name"] and job["number"] is not None) for job in hidden)
+        assert {job["user"] for job in everything["jobs"]} > {user}
+    later = [run for job in one.timelines[1]["jobs"] for run in job["runs"] if run["start_s"] >= 0]
+    assert later
+    assert not any("v100-1" in run["nodes"] for run in later)
+    assert all(run["end_s"] > run["start_s"] for run in later)
+    assert {row.name for row in other.users} == {user, "other users"}
+    assert {row.user for row in other.jobs} == {user, ""}

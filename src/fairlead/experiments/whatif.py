@@ -272,8 +272,9 @@ def _timeline(fork: Fork, run: ForkRun, label: str, visible_to: str | None) -> d
     jobs = []
     for number in chosen:
         job = state.job_of[number]
-        names = {"name": job.name, "user": job.user} if visible_to in (None, job.user) else {"name": "", "user": ""}
-        jobs.append({"number": number if number < view.next_number else None, **names, "runs": runs[number]})
+        there, sees = number < view.next_number, visible_to in (None, job.user)
+        names = {"name": job.name if sees or not there else "", "user": job.user if sees else ""}  # drawn jobs have no own name
+        jobs.append({"number": number if there else None, **names, "runs": runs[number]})
     return {"label": label, "jobs": jobs, "left_out": {"jobs": len(state.job_of) - len(chosen), "runs": left_out}}
 
 

@@ -366,6 +366,12 @@ def test_of_many_questions_at_once_few_wait_and_short_ones_wait_for_none():
         assert slow.most == 1
 
 
+def test_a_page_may_show_what_the_control_plane_answers():
+    with served(ask=SlowAnswers(), console=True) as up:
+        headers = {"Authorization": f"Bearer {up.user}"}
+        assert {"whatif", "fix"} <= {*httpx.get(f"{up.url}/console/session", headers=headers).json()["features"]}
+
+
 def test_a_question_ends_when_its_client_closes_the_connection():
     slow = SlowAnswers()
     with served(ask=slow) as up:
