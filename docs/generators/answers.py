@@ -39,6 +39,8 @@ JOB: Mapping[str, str] = {
 
 JOB_SOMETIMES: Mapping[str, str] = {
     "max_slowdown": "tolerated slowdown by co-location, if limited",
+    "slowdown": "how many times slower than alone (`factor`) and for how long (`for_s`), if that is above `max_slowdown`",
+    "separations": "how often the job was separated for that (`count`), and how long the last slowdown took (`last_took_s`)",
     "colocated_with": "names of the jobs on the same GPUs",
     "regimes": "batch sizes that the job announced, with their first steps",
     "schedule": "declared batch sizes with their shares of the steps",

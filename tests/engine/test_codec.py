@@ -191,6 +191,7 @@ events = st.one_of(
     st.builds(ev.MemoChanged, moments, st.none() | mappings),
     st.builds(ev.ObservationsRecorded, moments, mappings),
     made(ev.ProgressReported, ints, done, done, done),
+    made(ev.SlowdownExceeded, ints, done),
     made(ev.ForecastsRecorded, ints, *[done | st.just(math.inf)] * 6),
     ends().map(lambda drawn: ev.JobsFinished(*drawn)),
     st.builds(lambda drawn, why, how: ev.JobsFailed(*drawn, why, *how), ends(), words, hows),

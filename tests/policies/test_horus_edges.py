@@ -13,6 +13,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import JobsInterrupted, NodeDrained, RoundPlanned
 from fairlead.core.job import Job
+from fairlead.core.observed_slowdowns import observed_slowdowns
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.apply import apply_event
 from fairlead.estimators.oracle import Oracle
@@ -20,7 +21,7 @@ from fairlead.estimators.predicted import Predicted
 from fairlead.policies.colocation.horus import _features, clustered, critical_jobs
 from fairlead.policies.colocation.pairing.colocation_cost import ColocationCost, ColocationLimits, job_signatures
 from fairlead.policies.colocation.pairing.slots import SlotFinder, running_groups
-from fairlead.policies.colocation.pairing.slowdown_monitor import ColocationMemo, observed_slowdowns, slowdowns_with
+from fairlead.policies.colocation.pairing.slowdown_monitor import ColocationMemo, slowdowns_with
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
 from scenes import state_of, table_of
@@ -190,9 +191,12 @@ def test_a_loading_job_is_not_too_slow():
 def test_a_rate_counts_once_it_is_current():
     view = seen_by(at_work([Job(name, 0.0, 1e6, "light") for name in "ab"], {0: [0], 1: [0]}, Node("n", "gpu", 1)))
     (group,) = running_groups(view, job_signatures(view, {}))
-    assert observed_slowdowns(group, view) == [1.0, 1.0]
+    assert observed_slowdowns(view, group.members, group.places, group.type) == [1.0, 1.0]
     rates = replace(view.rates, current_since_s=np.array([view.time + 1.0, view.time]))
-    assert observed_slowdowns(group, view.with_changes(estimate=lambda _: rates)) == [0.0, 1.0]
+    assert observed_slowdowns(view.with_changes(estimate=lambda _: rates), group.members, group.places, group.type) == [
+        0.0,
+        1.0,
+    ]
 
 
 def test_slowdowns_of_both_jobs_are_recorded():

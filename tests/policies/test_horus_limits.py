@@ -12,6 +12,7 @@ from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import MetricsReported, ObservationsRecorded
 from fairlead.core.job import Job
+from fairlead.core.observed_slowdowns import observed_slowdowns
 from fairlead.core.plan import BUSY, TAKEN_GB, Observations, Rates
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.apply import apply_event
@@ -24,7 +25,6 @@ from fairlead.policies.colocation.pairing.colocation_cost import (
     job_signatures,
 )
 from fairlead.policies.colocation.pairing.slots import SlotFinder, running_groups
-from fairlead.policies.colocation.pairing.slowdown_monitor import observed_slowdowns
 from fairlead.simulator.costs import Costs
 from fairlead.testing import Harness
 from scenes import state_of
@@ -124,7 +124,7 @@ def test_a_spread_gang_is_compared_with_its_spread_rate(facts, factor):
     apply_event(state, ObservationsRecorded(0.0, {f"measured 2 × light on gpu{how}": rate for how, rate in facts.items()}))
     view = state.snapshot(10.0).with_changes(estimate=MeasuredRates().rates)
     group = running_groups(view, job_signatures(view, {}))[0]
-    assert observed_slowdowns(group, view) == [factor], "it makes one step in a second"
+    assert observed_slowdowns(view, group.members, group.places, group.type) == [factor], "it makes one step in a second"
 
 
 def test_a_job_with_a_limit_runs_alone_until_its_rate_is_known():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from fairlead.cli.job_tables import legible, lost_work
+from fairlead.cli.job_tables import legible, lost_work, slowdown_text
 from fairlead.experiments.metric_columns import format_delay, format_duration, format_seconds
 from fairlead.runtime.protocol.command_line import command_text
 
@@ -116,6 +116,9 @@ def _resources(job: Mapping[str, Any]) -> Iterator[Line]:
     yield "last node", "" if gpus or job.get("nodes") else str(job.get("last_node") or "")
     yield "co-located with", legible(", ".join(job.get("colocated_with") or ()))
     yield "max slowdown", "" if job.get("max_slowdown") is None else f"{job['max_slowdown']:g}"
+    yield "slowdown", slowdown_text(job)
+    if parted := job.get("separations"):
+        yield "separations", f"{parted['count']}, the last {_duration(parted['last_took_s'])} after the slowdown began"
 
 
 def _times(job: Mapping[str, Any]) -> Iterator[Line]:

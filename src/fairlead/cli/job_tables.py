@@ -152,6 +152,14 @@ def lost_work(job: Mapping[str, Any]) -> str:
     return f"{format_duration(lost['seconds'])} in {times} preemption{'' if times == 1 else 's'} without a checkpoint"
 
 
+def slowdown_text(job: Mapping[str, Any]) -> str:
+    """Return how much slower than alone a co-located job is, if that is more than it tolerates; otherwise nothing."""
+    if (slow := job.get("slowdown")) is None:
+        return ""
+    limit = f"max_slowdown {job['max_slowdown']:g}"
+    return f"{slow['factor']:.1f} times slower than alone for {format_duration(slow['for_s'])} ({limit})"
+
+
 def nodes_or_reason(job: Mapping[str, Any]) -> str:
     """Return the nodes of a running job, with workers and co-located jobs; or the reason of a waiting one."""
     nodes, many = ", ".join(job["nodes"]), len(job["accelerators"])
@@ -160,5 +168,6 @@ def nodes_or_reason(job: Mapping[str, Any]) -> str:
     if nodes and (others := job.get("colocated_with")):
         named, most = others[:_MAX_SHARING_NAMED], len(others) - _MAX_SHARING_NAMED
         nodes += f", shared with {', '.join(named)}" + (f" and {most} more" if most > 0 else "")
+        nodes += f"; {slow}" if (slow := slowdown_text(job)) else ""
     reason = nodes or legible(str(job.get("reason", {}).get("text", "")))
     return "; ".join(filter(None, (reason, f"lost work: {lost_work(job)}" if job.get("lost_work") else "")))

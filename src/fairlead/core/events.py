@@ -271,6 +271,16 @@ class ForecastsRecorded:
     widened_ends: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class SlowdownExceeded:
+    """The co-located jobs that are slower than their `max_slowdown`; jobs that are not named are no longer so. A job that the
+    event before named too is separated: it may not share a GPU with the same jobs again."""
+
+    time: float
+    jobs: Ints
+    slowdowns: Floats  # how many times slower than alone each job is
+
+
 Exogenous: TypeAlias = (
     JournalOpened
     | JobSubmitted
@@ -298,6 +308,7 @@ Derived: TypeAlias = (
     | JobsFailed
     | JobsInterrupted
     | ForecastsRecorded
+    | SlowdownExceeded
 )
 Event: TypeAlias = Exogenous | Derived
 

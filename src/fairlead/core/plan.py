@@ -324,6 +324,7 @@ class RoundPlan:
     observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS, compare=False)  # an event of its own
     combinations: tuple[Ints, Ints] | None = field(default=None, compare=False)  # jobs and their combinations; None: all alone
     order: QueueOrder | None = field(default=None, compare=False)
+    slowdowns: tuple[Ints, Floats] | None = field(default=None, compare=False)  # jobs above their limit; an event of its own
 
     @property
     def changes(self) -> bool:

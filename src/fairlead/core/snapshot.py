@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from fairlead.core.errors import FairleadError
 from fairlead.core.job import ELASTIC, NO_BLOCKED_JOBS, Adaptations, BlockedJobs, Job, Phase, Regime
 from fairlead.core.plan import NO_OBSERVATIONS, ObservedValues, Rates
 from fairlead.core.routes import NO_ROUTES, Routes
+
+JobPairs: TypeAlias = frozenset[tuple[int, int]]
+"""Pairs of jobs by number, the lower one first."""
 
 
 def _no_jobs() -> JobColumns:
@@ -65,6 +69,8 @@ class Snapshot:
     blocked: BlockedJobs = field(default_factory=lambda: NO_BLOCKED_JOBS)  # queued jobs that wait for others
     routes: Routes = field(default_factory=lambda: NO_ROUTES)  # of running jobs that serve requests
     held: Mapping[int, str] = field(default_factory=dict)  # jobs that a user holds; they are not in `queued`
+    slow: frozenset[int] = frozenset()  # co-located jobs that the last decision found slower than they tolerate
+    separated: JobPairs = frozenset()  # jobs that must not share a GPU
     kept_lost: tuple[Ints, Ints] | None = field(default=None, compare=False)  # `lost`, of a detached one
 
     @property

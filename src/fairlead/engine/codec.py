@@ -410,12 +410,9 @@ _FIELDS_BY_EVENT: dict[type, dict[str, _Field]] = {
     ev.NodeDrained: dict.fromkeys(("until_s", "from_s"), _Field(lambda name, value, _: _finite(name, value), None, True)),
     ev.MetricsReported: {"values": _ANY_NUMBERS},
     ev.ForecastsRecorded: dict.fromkeys(ev.FORECAST_COLUMNS, _ANY_NUMBERS) | dict.fromkeys(ev.FACTORS, _FIELDS["origin"]),
+    ev.SlowdownExceeded: {"slowdowns": _EACH},
     ev.JobsFailed: {"node": _NODE_IF_ANY},
-    ev.JobsInterrupted: {
-        "node": _NODE_IF_ANY,
-        "steps": _EACH._replace(write=None),
-        "why": _TEXT._replace(optional=True),
-    },
+    ev.JobsInterrupted: {"node": _NODE_IF_ANY, "steps": _EACH._replace(write=None), "why": _TEXT._replace(optional=True)},
 }
 
 

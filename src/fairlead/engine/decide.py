@@ -17,12 +17,14 @@ from fairlead.core.device_map import NONE
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
+from fairlead.core.observed_slowdowns import too_slow
 from fairlead.core.plan import NO_OBSERVATIONS, Placed, RoundPlan, Selection, unchecked
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import LearningEstimator, Policy, Stages
 from fairlead.engine.feasibility import infeasible_reason
+from fairlead.engine.interference_monitor import kept_apart, pairs_of, slowdown_event
 
 
 def ask_policy(policy: Policy, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
@@ -49,6 +51,11 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
     if observed is not None and observed.values:
         known, count = {**view.observations, **observed.values}, view.observation_count + 1
         view = view.with_changes(observations=known, observation_count=count)
+
+    slow = too_slow(view.with_changes(estimate=estimator.rates)) if view.device_map.shared else {}
+    slowdowns = slowdown_event(view, slow) if slow or view.slow else None
+    if still_slow := [number for number in slow if number in view.slow]:
+        view = view.with_changes(separated=view.separated | pairs_of(view.device_map, still_slow))
 
     # 1. A job that can never run here, or depends on one that will never finish, is refused with the reason, so that it cannot
     #    hold up a queue or an optimum; a job that waits for others stays queued.
@@ -87,6 +94,10 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         # The placement ignores drains: these jobs leave now, and are placed again in the next decision.
         placed = replace(placed, kept=without(np.sort(placed.kept), stuck))
         valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
+    if leaving.separated:
+        placed = kept_apart(placed, leaving)
+    if slow:  # the next decision separates jobs that are still too slow
+        valid_until, revisit = None if valid_until is None else min(valid_until, view.time), min(revisit, view.time)
     suspended = _suspended(placed, leaving)
     if observed is not None:
         # A job that starts, or whose neighbours change, runs at a speed that can be observed from the next round on; without
@@ -119,6 +130,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         observations=NO_OBSERVATIONS if observed is None else observed.values,
         combinations=None if selection.combination is None else (selection.jobs, selection.combination),
         order=selection.order,
+        slowdowns=slowdowns,
     )
     return plan, memo
 

@@ -37,6 +37,7 @@ _NO_CHANGE = (
     ev.MetricsReported,
     ev.ObservationsRecorded,
     ev.ProgressReported,
+    ev.SlowdownExceeded,
 )
 """Events that change neither demand nor capacity."""
 

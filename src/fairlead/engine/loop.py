@@ -20,6 +20,7 @@ from fairlead.core.events import (
     ObservationsRecorded,
     RoundPlanned,
     SchedulerSwitched,
+    SlowdownExceeded,
 )
 from fairlead.core.plan import RoundPlan, boundary_after, boundary_at
 from fairlead.core.reasons import Reason
@@ -260,6 +261,8 @@ class Loop:
         self._count_rounds()
         if plan.observations:
             self.record(ObservationsRecorded(plan.time, plan.observations))
+        if plan.slowdowns is not None:
+            self.record(SlowdownExceeded(plan.time, *plan.slowdowns))
         if memo is not self.state.memo:
             self.record(MemoChanged(plan.time, memo))
         if plan.changes:

@@ -24,6 +24,7 @@ from fairlead.core.routes import NO_ROUTES, Routes
 from fairlead.core.snapshot import NameTable, Snapshot
 from fairlead.engine.codec import encode_memo
 from fairlead.engine.fairness_ledger import FairnessLedger
+from fairlead.engine.interference_monitor import InterferenceRecord
 
 MAX_OUTAGES, MAX_FORECASTS = 1000, 2000
 CODED_COLUMNS = ("kind", "user", "account", "group")  # columns of codes for names
@@ -99,6 +100,7 @@ class State:
         self.observation_count = 0  # how often they changed
         self.routes: Routes = NO_ROUTES  # of jobs that serve requests; a new mapping at every change
         self.scheduler: Mapping[str, object] = {}
+        self.interference = InterferenceRecord()
         self.held: dict[int, str] = {}  # by number, queued jobs that are not admitted, and the users who hold them
         self.reported_steps: dict[int, float] = {}  # of finished jobs that reported fewer steps than they declared
         self.lost_work: dict[int, tuple[float, int]] = {}  # seconds that a job ran for nothing, and in how many preemptions
@@ -136,6 +138,7 @@ class State:
         state.store.arrays["phase"][view.lost[0]] = view.lost[1]
         state.store.arrays["phase"][list(view.held)] = int(Phase.QUEUED)  # jobs that depend on them wait
         state.held = dict(view.held)
+        state.interference = InterferenceRecord(dict.fromkeys(view.slow, (view.time, 0.0)), view.separated)
         for columns in (view.jobs, view.queued, view.completed_trials):
             for name in ALL_COLUMNS:
                 state.store.arrays[name][columns.number] = getattr(columns, name)
@@ -210,6 +213,8 @@ class State:
             adaptations=self.adaptations,
             routes=self.routes,
             held=dict(self.held),
+            slow=frozenset(self.interference.slow),
+            separated=self.interference.separated,
         )
 
     @property
@@ -279,6 +284,8 @@ class State:
             digest.update(repr(sorted(self.drains.items())).encode())
         if self.forecasts:  # but not the outages: saved states of earlier versions lack them
             digest.update(repr(self.forecasts).encode())
+        if self.interference:
+            digest.update(repr(self.interference.to_data()).encode())
         if self.backoffs:
             digest.update(repr(sorted(self.backoffs.items())).encode())
         if self.held:

@@ -29,6 +29,7 @@ from fairlead.core.snapshot import NameTable
 from fairlead.engine.codec import decode, encode
 from fairlead.engine.codec_v1 import migrate_state
 from fairlead.engine.fairness_ledger import FairnessLedger
+from fairlead.engine.interference_monitor import InterferenceRecord
 from fairlead.engine.state import State
 from fairlead.engine.transitions import drop_ended
 
@@ -117,6 +118,7 @@ def _arrays(state: State) -> Arrays:
         "lost_since": {str(node): second for node, second in sorted(state.lost_since.items())},
         "outages": state.outages,
         "forecasts": state.forecasts,  # infinity is null
+        "interference": state.interference.to_data(),
         "groups_since": {str(group): number for group, number in state.groups.since.items()},
         "codes": {column: tuple(codes) for column, codes in state._codes.items()},
     }
@@ -185,6 +187,8 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     state.held = {int(number): by for number, by in about.get("held", {}).items()}
     state.reported_steps = {int(number): steps for number, steps in about.get("reported_steps", {}).items()}
     state.lost_work = {int(number): (run_s, times) for number, (run_s, times) in about.get("lost_work", {}).items()}
+    if "interference" in about:
+        state.interference = InterferenceRecord.from_data(about["interference"])
     if "adaptations" in about:
         state.adaptations = Adaptations.from_data(about["adaptations"])
     state.dependents = [number for number in state.queue.tolist() if state.job_of[number].after]

@@ -121,6 +121,11 @@ def _forecasts_recorded(state: State, event: ev.ForecastsRecorded) -> None:
     state.forecasts = [*state.forecasts, *rows][-MAX_FORECASTS:]
 
 
+def _slowdown_exceeded(state: State, event: ev.SlowdownExceeded) -> None:
+    state.interference.note(state, event)
+    state._template = None
+
+
 def _memo(state: State, event: ev.MemoChanged) -> None:
     state.memo = event.memo
 
@@ -390,6 +395,7 @@ APPLY: dict[type, Callable[[State, Any], None]] = {
     ev.MemoChanged: _memo,
     ev.ObservationsRecorded: _observations_recorded,
     ev.ForecastsRecorded: _forecasts_recorded,
+    ev.SlowdownExceeded: _slowdown_exceeded,
     ev.RoundPlanned: _planned,
     ev.ProgressReported: _progress,
     ev.JobsFinished: _finished,

@@ -18,6 +18,7 @@ import numpy as np
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError
 from fairlead.core.events import Memo
+from fairlead.core.observed_slowdowns import observed_slowdowns
 from fairlead.core.plan import Selection
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
@@ -34,7 +35,6 @@ from fairlead.policies.colocation.pairing.slots import (
 from fairlead.policies.colocation.pairing.slowdown_monitor import (
     ColocationMemo,
     exceeds_limit,
-    observed_slowdowns,
     slowdowns_with,
 )
 
@@ -271,7 +271,7 @@ class Horus:
         for group in groups:
             left: ColocatedGroup | None = group
             limited = len(group.members) > 1 and any(costs.slowdown_limit(job) < math.inf for job in group.signatures)
-            factors = observed_slowdowns(group, view) if limited else []
+            factors = observed_slowdowns(view, group.members, group.places, group.type) if limited else []
             slow = exceeds_limit(group, factors, costs)
             while left is not None and len(left.members) > 1 and (slow or not costs.fits(left.signatures, left.type)):
                 free = [number for number in left.members if number not in bound]
@@ -286,7 +286,11 @@ class Horus:
     def _unpacked(self, view: Snapshot, slots: SlotFinder) -> list[int]:
         """Jobs that leave their groups for idle accelerators: the most recent member, of the slowest group first."""
         bound = set() if view.protected is None else set(view.jobs.number[view.protected].tolist())
-        shared = [(max(observed_slowdowns(group, view)), group) for group in slots.groups if len(group.members) > 1]
+        shared = [
+            (max(observed_slowdowns(view, group.members, group.places, group.type)), group)
+            for group in slots.groups
+            if len(group.members) > 1
+        ]
         slots.colocate, moved = False, list[int]()
         for slowdown, group in sorted(shared, key=lambda one: (-one[0], one[1].places)):
             mover, job = group.members[-1], group.signatures[-1]

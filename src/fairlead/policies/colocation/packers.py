@@ -77,7 +77,7 @@ class PerformanceAwarePacking:
         trials, returned, separated = self._decided(view, own, packing.groups)
         moving = sorted(returned | on_drained_nodes(view, packing.groups))
         slots = packing.slots(set(moving))
-        slots.separated = frozenset((one, two) for one, two in separated)
+        slots.separated |= frozenset((one, two) for one, two in separated)
         joined = self._place(view, slots, packing.signatures, [*moving, *view.jobs.waiters.number.tolist()], trials)
         due = any(trial["until_s"] <= view.time for trial in trials.values())
         trials = {**trials, **joined}

@@ -69,6 +69,9 @@ class EventLog:
                     log.info("node removed", extra=self._node(event.node))
                 case ev.SchedulerSwitched():
                     log.warning("scheduler switched", extra={"policy": policy_of(event.scheduler), "why": event.why})
+                case ev.SlowdownExceeded():
+                    for number, factor in zip(event.jobs.tolist(), event.slowdowns.tolist()):
+                        self._jobs("job slower than its max_slowdown", [number], logging.WARNING, slowdown=round(factor, 2))
                 case ev.RoundPlanned():
                     self._planned(event.plan)
                 case ev.JobsFinished():

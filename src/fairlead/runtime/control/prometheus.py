@@ -94,6 +94,11 @@ class ControlPlaneMetrics(Collector):
             RHO,
             "user",
         )
+        self._too_slow = self._counter("slowdown_exceeded", "Co-located jobs that became slower than their max_slowdown.")
+        self._separated = self._histogram(
+            "slowdown_separation_seconds", "Time from the beginning of such a slowdown until the job was separated.", WAIT_S
+        )
+        self._slow, self._separations = frozenset[int](), -1
         self.alerts = self._counter(
             "alerts", "Alerts that the control plane sends, by channel and outcome.", "channel", "outcome"
         )
@@ -173,6 +178,15 @@ class ControlPlaneMetrics(Collector):
                 self._ended.labels("finished").inc(len(plan.ended))
                 self._observe_rho(state, plan.ended)
                 self._observe_waits(state, plan.launches.jobs, plan.time)
+            elif isinstance(event, ev.SlowdownExceeded):
+                before, self._slow = self._slow, frozenset(event.jobs.tolist())
+                self._too_slow.inc(len(self._slow - before))
+        record = state.interference
+        new = record.count - self._separations if self._separations >= 0 else 0
+        for _, number, took_s in record.separations[-new:] if new else ():
+            self._separated.observe(took_s)
+            self._slow -= {number}
+        self._separations = record.count
         self._demand.forget(state)
 
     def _observe_waits(self, state: State, jobs: Ints, now: float) -> None:

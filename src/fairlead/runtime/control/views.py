@@ -83,6 +83,10 @@ def job_record(
     }
     if math.isfinite(job.max_slowdown):
         record["max_slowdown"] = job.max_slowdown
+        if slow := state.interference.slow.get(number):
+            record["slowdown"] = {"factor": slow[1], "for_s": max(0.0, now - slow[0])}
+        if took := [took_s for _, other, took_s in state.interference.separations if other == number]:
+            record["separations"] = {"count": len(took), "last_took_s": took[-1]}
     if shares := _colocated(state, number, held, visible_to):
         record["colocated_with"] = shares
     overran = bool(a["base_steps"][number] > job.steps) and job.steps != UNKNOWN_STEPS

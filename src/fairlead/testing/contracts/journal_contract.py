@@ -158,5 +158,6 @@ def every_event() -> list[ev.Event]:
         ev.JobReleased(11.75, 2),
         ev.JobRequeued(11.9, 0, hold=True, by="ann"),
         ev.ForecastsRecorded(11.95, one, one + 12.0, one + 13.0, one + 15.5, one + 14.0, one + 19.0, one + math.inf, 1.5),
+        ev.SlowdownExceeded(11.96, one, one + 1.5),
         ev.JobCancelled(12.0, 2),
     ]

@@ -16,11 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats
+from fairlead.core.observed_slowdowns import MAX_UNCERTAINTY, ROUNDING
 from fairlead.core.snapshot import Snapshot
-
-ROUNDING = 1e-9
-MAX_UNCERTAINTY = 0.5
-"""Relative uncertainty of an exclusive rate from which on no slowdown can be derived from it."""
 
 PairSlowdowns: TypeAlias = Mapping[tuple[str, str, int], float]
 """Observed slowdown of a kind that is co-located with another, on a type."""

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fairlead.core.cluster import Bools, Ints
+from fairlead.core.observed_slowdowns import ROUNDING
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
-from fairlead.policies.colocation.pairing.colocation_cost import ROUNDING, ColocationCost, JobSignature
+from fairlead.policies.colocation.pairing.colocation_cost import ColocationCost, JobSignature
 
 
 @dataclass
@@ -70,7 +71,7 @@ class SlotFinder:
         self.reserved: set[int] = set()  # closed to new jobs
         self._frozen: set[int] = set()  # closed to co-location
         self.colocate = True  # whether new jobs may join groups
-        self.separated: frozenset[tuple[int, int]] = frozenset()  # pairs of job numbers that must not meet, lower one first
+        self.separated = self.view.separated  # pairs of job numbers that must not meet, lower one first
         groups, self.groups = self.groups, []
         for group in groups:
             self._add(group)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fairlead.core.events import Memo
+from fairlead.core.observed_slowdowns import ROUNDING
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.colocation.pairing.colocation_cost import (
-    MAX_UNCERTAINTY,
-    ROUNDING,
     ColocationCost,
     JobSignature,
     PairSlowdowns,
@@ -72,24 +71,6 @@ def _more_than_left_gb(view: Snapshot, costs: ColocationCost, signatures: Mappin
     present = [number for number in view.jobs.runners.number.tolist() if place in view.device_map.of(number)]
     device, used = costs.device_memory_gb[type_], sum(costs.memory_gb(signatures[number], type_) for number in present)
     return min(max(device - used, 0.0) * (1 + MEMORY_MARGIN) + MEMORY_MARGIN, device)
-
-
-def observed_slowdowns(group: ColocatedGroup, view: Snapshot) -> list[float]:
-    """The slowdown of each member relative to its exclusive rate; 0 before its first step, where the exclusive rate on this
-    number of nodes is unknown, and while its reported rate is from before a change."""
-    jobs, rates = view.jobs.of(np.array(group.members)), view.rates
-    nodes = len({view.cluster.node_of_accelerator[place] for place in group.places})
-    spread = nodes > -(-len(group.places) // int(view.cluster.largest_node_of_type[group.type]))
-    rows = [job.row for job in group.signatures]
-    alone = (rates.spread if spread else rates.alone)[rows, group.type]
-    steady = (jobs.rate > 0) & (jobs.since_s <= view.time)
-    uncertainty = rates.spread_uncertainty if spread and rates.spread_uncertainty is not None else rates.uncertainty
-    if uncertainty is not None:
-        steady &= uncertainty[rows, group.type] < MAX_UNCERTAINTY
-    if rates.current_since_s is not None:
-        steady &= rates.current_since_s[view.jobs.number.searchsorted(group.members)] <= view.time
-    slowdowns: list[float] = np.where(steady, alone / np.where(steady, jobs.rate, 1.0), 0.0).tolist()
-    return slowdowns
 
 
 def exceeds_limit(group: ColocatedGroup, slowdowns: list[float], costs: ColocationCost) -> bool:

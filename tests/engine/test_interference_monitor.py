@@ -1,0 +1,86 @@
+"""Co-located jobs that are slower than their `max_slowdown` are found, counted and separated, under any policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import parse_part
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.events import SlowdownExceeded
+from fairlead.core.job import Job, Phase
+from fairlead.engine.apply import replay_events
+from fairlead.engine.state_codec import load, save
+from fairlead.testing import Harness
+from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
+
+USAGE = {"careful": (20.0, 2.0), "noisy": (20.0, 2.0)}
+
+
+def scene(policy: str, size: int = 1, limit: float = 1.5, **careful: float) -> Harness:
+    """Two jobs that seem harmless; in truth each makes the other 2.5 times slower."""
+    table = colocation_table("gpu", [MeasuredTraining(kind, 1.0, *USAGE[kind]) for kind in USAGE], lambda one, other: 2.5)
+    config = SchedulerConfig(parse_part(policy), estimator=Part("predicted", {"usage": USAGE}), round_s=60.0)
+    harness = Harness(config, table=table, residents=2).cluster(
+        Cluster((Node("n0", "gpu", size),), (AcceleratorType("gpu", 16.0),))
+    )
+    careful_job = Job("careful", 0.0, 3600.0, "careful", 1, max_slowdown=limit, **careful)
+    return harness.submit(careful_job, Job("noisy", 0.0, 3600.0, "noisy", 1))
+
+
+@pytest.mark.parametrize("policy", ["opportunistic-packing", "performance-aware-packing:drop=0.9", "gandiva-packing"])
+def test_a_job_that_stays_too_slow_is_separated_and_the_time_is_kept(policy: str) -> None:
+    harness = scene(policy)
+    rounds = 0
+    while not harness.state.interference.slow:
+        harness.round()
+        rounds += 1
+        assert rounds < 20, "they share, and one is too slow"
+    state = harness.state
+    since_s, factor = state.interference.slow[0]
+    assert factor == pytest.approx(2.5)
+    assert len(state.running) == 2, "one slow report may be noise"
+    harness.round()
+    assert harness.phase("careful") is Phase.RUNNING
+    assert harness.phase("noisy") is Phase.WAITING
+    assert harness.state.interference.separated == {(0, 1)}
+    ((at, number, took),) = harness.state.interference.separations
+    assert (number, took) == (0, at - since_s)
+    assert took >= 60.0
+    for _ in range(3):
+        harness.round()
+        assert harness.phase("noisy") is Phase.WAITING, "they do not share again"
+    saved = load(save(harness.state))
+    assert saved.digest() == harness.state.digest()
+    assert saved.interference == harness.state.interference
+    harness.run()
+    assert {harness.phase("careful"), harness.phase("noisy")} == {Phase.FINISHED}
+    events = list(harness.loop.journal)
+    assert [len(event.jobs) for event in events if isinstance(event, SlowdownExceeded)] == [1, 1]
+    assert replay_events(events).digest() == harness.state.digest()
+
+
+def test_a_job_that_tolerates_it_or_has_no_limit_stays() -> None:
+    for limit in (2.6, float("inf")):
+        harness = scene("opportunistic-packing", limit=limit)
+        for _ in range(5):
+            harness.round()
+        assert len(harness.state.running) == 2
+        assert not harness.state.interference
+
+
+def test_a_separated_job_gets_a_gpu_of_its_own_where_one_is_free() -> None:
+    harness = scene("opportunistic-packing", size=2)
+    filler = Job("filler", 0.0, 100.0, "noisy", 1, max_slowdown=1.0)
+    harness.submit(filler)
+    harness.run()
+    assert harness.phase("noisy") is Phase.FINISHED
+
+
+def test_horus_separates_at_once_and_the_time_is_kept_too() -> None:
+    harness = scene("horus")
+    while not harness.state.interference.count:
+        harness.round()
+        assert harness.state.time < 1200
+    assert not harness.state.interference.separated, "the policy has done it"
+    harness.run()
