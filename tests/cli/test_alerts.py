@@ -58,6 +58,21 @@ def test_a_silent_node_and_the_end_of_a_job_by_mail(tmp_path, monkeypatch):
     assert "Node ghost has been silent for" in silent.get_content()
 
 
+def test_a_deadline_that_a_forecast_says_will_be_missed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with HookServer() as hook:
+        Path("alerts.yaml").write_text(f"rules: [{{on: deadline, to: ['{hook.url}']}}]\n")
+        with cluster_up(tmp_path, "--alerts", "alerts.yaml"):
+            for name, deadline in (("fine", "1d"), ("late", "1h")):
+                done = fairlead("submit", "--name", name, "--time", "2h", "--deadline", deadline, "--", "sleep", "1000")
+                assert done.returncode == 0, done.stderr
+            until(lambda: hook.alerts, tmp_path)
+        [alert] = hook.alerts
+        assert (alert["on"], alert["job"]["name"]) == ("deadline", "late")
+        assert "will miss its deadline, in " in alert["text"]
+        assert alert["job"]["expected_end_at"] > alert["job"]["deadline_at"]
+
+
 def test_the_command_sends_a_message_to_each_address_and_says_what_came_of_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with HookServer() as hook, MailServer() as server:

@@ -422,24 +422,28 @@ def test_a_deadline_that_will_be_missed(tmp_path, monkeypatch):
         if not ends:
             raise FairleadError("no forecast today")
         both = ((number, [0.0, end]) for number, end in ends.items())
-        jobs = [{"number": n, "with_arrivals": [turn] * 3, "without_arrivals": turn, "horizon_s": 9e9} for n, turn in both]
-        return {"jobs": jobs}
+        shared = {"horizon_s": 30 * 86_400.0, "blocked": False}
+        jobs = [{"number": n, "with_arrivals": [turn] * 3, "without_arrivals": turn, **shared} for n, turn in both]
+        guesses = {"unmeasured": [[unknown, "x"], [late, "x"]], "open_ended": [], "priors": [[late, 1.0]], "limited": []}
+        return {"jobs": jobs, "completed": 8, **guesses}
 
     rules = json.dumps([{"on": "deadline", "bound": "10m", "users": ["ann"], "to": ["HOOK"]}])
     with HookServer() as hook, scene(tmp_path, rules.replace("HOOK", hook.url), forecast=forecast) as s:
         s.check()
         assert not asked, "no job has a deadline"
-        [fine, late, never, short, over] = [*s.submit(4, deadline_s=3 * 3600.0), *s.submit(1, deadline_s=0.0)]
+        [fine, late, never, short, unknown] = s.submit(5, deadline_s=3 * 3600.0)
+        [over] = s.submit(1, deadline_s=0.0)
         [other] = s.submit(1, "bob", deadline_s=60.0)
         with pytest.raises(FairleadError, match="no forecast today"):
             s.check()
-        ends |= {fine: 3600.0, late: 5 * 3600.0, never: None, short: 3 * 3600.0 + 300, over: 7000.0, other: 9e6}
+        ends |= {unknown: None, fine: 3600.0, late: 5 * 3600.0, never: None, short: 3 * 3600.0 + 300, over: 7000.0, other: 9e6}
         s.check()
         until(lambda: len(hook.alerts) == 3)
         texts = {alert["job"]["number"]: alert["text"] for alert in hook.alerts}
         assert set(texts) == {late, never, over}
         expected = "Job job-1 (number 1, user ann) will miss its deadline, in 3 h, by 2 h at this rate: it should end in 5 h."
         assert texts[late] == expected
+        assert texts[never].endswith("will miss its deadline, in 3 h, at this rate: it should not end within 30 d.")
         assert "missed its deadline" in texts[over]
         s.check()
         assert not s.alerts.outboxes[0].waiting

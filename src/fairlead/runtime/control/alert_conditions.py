@@ -31,13 +31,20 @@ class HeldCondition(NamedTuple):
     user: str = ""  # whose job it is about
 
 
+class ExpectedEnd(NamedTuple):
+    """When a job should end; with `beyond`, not before that."""
+
+    second: float
+    beyond: bool = False
+
+
 class AlertConditions:
     """Finds the conditions of rules. One thread uses it; `forecast` may take as long as it needs."""
 
     def __init__(self, plane: ControlPlane, forecast: Lookahead | None) -> None:
         self._plane, self._forecast = plane, forecast
         self._forecast_at = self._ledger_at = -math.inf
-        self._ends: dict[int, float] = {}  # when jobs should end, by the last forecast, in seconds of the journal
+        self._ends: dict[int, ExpectedEnd] = {}  # when jobs should end, by the last forecast, in seconds of the journal
         self._ledger: FairnessLedger | None = None
         self._absent: dict[str, float] = {}  # nodes that are lost or have not joined, and since when
 
@@ -91,15 +98,17 @@ class AlertConditions:
         with plane.backend.at_rest():
             now, jobs = plane.backend.now, self._with_deadline()
         for number, (job, due_s) in jobs.items():
-            end_s = max(self._ends.get(number, now), now)
+            end_s, beyond = self._ends.get(number, ExpectedEnd(now))
+            end_s = max(end_s, now)
             if not rule.covers(job.user, job.account) or end_s - due_s <= rule.bound:
                 continue
             text = job_text(number, job)
             if due_s <= now:
                 text += f" missed its deadline {duration_text(now - due_s)} ago and has not ended."
             else:
-                text += f" will miss its deadline, in {duration_text(due_s - now)}, by {duration_text(end_s - due_s)} "
-                text += f"at this rate: it should end in {duration_text(end_s - now)}."
+                late = "" if beyond else f" by {duration_text(end_s - due_s)}"
+                text += f" will miss its deadline, in {duration_text(due_s - now)},{late} at this rate: "
+                text += f"it should {'not end within' if beyond else 'end in'} {duration_text(end_s - now)}."
             times = {"deadline_at": views.clock(plane, due_s), "expected_end_at": views.clock(plane, end_s)}
             yield HeldCondition(str(number), text, {"job": {**job_facts(number, job), **times}}, job.user)
 
@@ -125,14 +134,21 @@ class AlertConditions:
         async def simulate() -> dict[str, Any]:
             return await forecast(now, encode(), {"rates": rates})
 
-        self._ends = {job["number"]: now + expected_end_s(job) for job in asyncio.run(simulate())["jobs"]}
+        found = expected_ends(asyncio.run(simulate()))
+        self._ends = {number: ExpectedEnd(now + end_s, beyond) for number, (end_s, beyond) in found.items()}
 
 
-def expected_end_s(job: Mapping[str, Any]) -> float:
-    """Return in how many seconds a job should end, by its forecast: the median, or at least the horizon of the forecast."""
-    times = job["with_arrivals"]
-    _, end_s = times[1] if len(times) == 3 else job["without_arrivals"]
-    return float(job["horizon_s"] if end_s is None else end_s)
+def expected_ends(forecast: Mapping[str, Any]) -> dict[int, ExpectedEnd]:
+    """Return in how many seconds jobs should end, by a forecast: the median. Jobs whose run time is unknown are left out."""
+    guessed = {number for number, _ in forecast["priors"]}.union(forecast["limited"])
+    unknown = {number for number, _ in forecast["unmeasured"]}.union(forecast["open_ended"]) - guessed
+    found: dict[int, ExpectedEnd] = {}
+    for job in forecast["jobs"] if forecast["completed"] else ():
+        times = job["with_arrivals"]
+        _, end_s = times[1] if len(times) == 3 else job["without_arrivals"]
+        if job["number"] not in unknown and not (end_s is None and job["blocked"]):
+            found[job["number"]] = ExpectedEnd(job["horizon_s"] if end_s is None else end_s, end_s is None)
+    return found
 
 
 def job_text(number: int, job: Job) -> str:
