@@ -20,7 +20,10 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 
 TALKS = """
 import fairlead, sys, time
-for step in fairlead.lease(range(int(sys.argv[1]))):
+steps = fairlead.lease(range(int(sys.argv[1])))
+for step in steps:
+    if step in (0, 30):
+        steps.batch_size = 64 if step == 0 else 128
     print("step", step, flush=True)
     fairlead.report(loss=1 / (1 + step))
     time.sleep(0.1)
@@ -78,7 +81,8 @@ def what_if(browser: Browser, cluster: ClusterAtWork) -> None:
     assert name == "second"
     assert after == "now" or after.endswith(" s"), "at the next decision"
     assert before != after
-    browser.wait("[...document.querySelectorAll('#whatif-timelines canvas')].every((one) => one.dataset.bars >= 2)")
+    bars = "[...document.querySelectorAll('#whatif-timelines canvas')].map((one) => one.dataset.bars)"
+    browser.wait(f"(([before, after]) => before >= 1 && after >= 2)({bars})", "both timelines are drawn")
     assert cluster.nodes().keys() == {"v100-0", "v100-1"}, "the cluster has not changed"
 
 
@@ -117,16 +121,16 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.wait("document.querySelector('#metrics path.line').getAttribute('d').includes('L')", "a curve with points")
         browser.wait("document.querySelectorAll('#launches tbody tr').length === 1")
 
-        # A job that is requeued while it runs has a mark on its curves.
+        # A job that changes its batch size and is requeued while it runs has marks on its curves.
         cluster.submit({**cluster.job("again", 9000, 0.1), "run": [sys.executable, "-c", TALKS, "9000"]}, ends="cancelled")
         del cluster._about["again"]
         browser.run(f"location.hash = 'job/{cluster.jobs()['again']['number']}'")
         browser.wait("document.querySelector('#job').dataset.state === 'running'")
-        browser.wait("!!document.querySelector('#metrics path.line')")
+        browser.wait("document.querySelector('#metrics').dataset.events === 'batch'")
         browser.click("[data-action=requeue]")
         confirm(browser)
         browser.wait("document.querySelectorAll('#launches tbody tr').length === 2")
-        browser.wait("document.querySelector('#metrics').dataset.events === 'preempted'")
+        browser.wait("document.querySelector('#metrics').dataset.events.includes('preempted')")
         browser.click("[data-action=cancel]")
         confirm(browser)
         browser.wait("document.querySelector('#job').dataset.state === 'cancelled'")

@@ -107,7 +107,7 @@ export function showResult(box, found, { now, go }) {
       ? one.name || `#${one.number}, of another user`
       : make("a", { href: `#job/${one.number}`, text: one.name });
   const starts = Object.entries(found.starts_s ?? {}).filter(([, [before, after]]) => before !== after);
-  const inSeconds = (value) => (value === null ? "not simulated" : value <= 0 ? "now" : `in ${duration(value)}`);
+  const inSeconds = (value) => (value === null ? "not within the simulation" : value <= 0 ? "now" : `in ${duration(value)}`);
   const drawn = found.timelines?.length === 2 ? timelines(found.timelines, now, go) : null;
   box.replaceChildren(
     make(
