@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import reading  # noqa: F401, lets `serving` be found
-from browser import CHROMIUM, Browser
 from serving import Served, served
 
+from browser import CHROMIUM, Browser
 from fairlead.runtime.http_client import ControlPlaneClient
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in")
