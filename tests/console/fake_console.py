@@ -243,7 +243,7 @@ FIX = {
             "kind": "priority",
             "size": 1,
             "text": "give it priority 1 instead of 0",
-            "delays": [{"name": f"train-{n}", "user": "bob", "seconds": 60.0 * n} for n in range(1, 8)],
+            "delays": [{"name": f"train-{n}", "user": "bob", "seconds": 60.0 * n if n < 7 else None} for n in range(1, 8)],
         },
         {"kind": "more GPUs", "size": 4, "text": "add a node with 4 × v100", "delays": None},
     ],

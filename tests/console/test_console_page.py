@@ -113,7 +113,9 @@ def test_the_smallest_change_that_would_start_a_job_is_searched_when_asked(brows
         browser.press("Enter")
         browser.wait("document.querySelector('#fix').dataset.state === 'found'")
         rows = "[...document.querySelectorAll('#fix tbody tr')].map((row) => row.lastChild.textContent)"
-        several = "train-7 (bob) by 7.0 min, train-6 (bob) by 6.0 min, train-5 (bob) by 5.0 min, train-4 (bob) by 4.0 min"
+        several = (
+            "train-7 (bob) beyond the simulation, train-6 (bob) by 6.0 min, train-5 (bob) by 5.0 min, train-4 (bob) by 4.0 min"
+        )
         assert browser.run(rows) == ["no job", f"{several}, and 3 more jobs", "not simulated"]
         assert "jobs that would have to end" in browser.run("document.querySelector('#fix').textContent")
         clean(browser, server)

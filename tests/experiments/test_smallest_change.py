@@ -8,8 +8,10 @@ from dataclasses import replace
 from itertools import combinations
 from random import Random
 
+import orjson
 import pytest
 
+from fairlead.cli.cmd_jobs import _tell_fixes
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Node
@@ -17,7 +19,9 @@ from fairlead.core.job import TIMED, Job
 from fairlead.engine.state import State
 from fairlead.experiments.fork import Fork, ForkChanges
 from fairlead.experiments.lookahead import StartingPoint, forward_loop
+from fairlead.experiments.questions import fix_to_json
 from fairlead.experiments.smallest_change import MAX_MORE, MAX_WEIGHT, SmallestChange, smallest_changes
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing.builders import cluster
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -139,3 +143,17 @@ def test_delays_name_the_jobs_that_pay() -> None:
     assert found["jobs that end"].text == "end job first (1 GPU)"
     assert found["more GPUs"].delays == ()
     assert smallest_changes(fork, 1, budget_s=-1.0).unsearched
+
+
+def test_a_delay_beyond_the_simulation_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The steps of the job are not known: once it starts, the jobs behind it do not end."""
+    nodes = cluster("v100:1")
+    scheduler = SchedulerConfig(Part("fifo-priority"), round_s=300)
+    jobs = (Job("first", 0.0, 3600.0, TIMED), Job("second", 1.0, 3600.0, TIMED), Job("endless", 2.0, UNKNOWN_STEPS, TIMED))
+    start = StartingPoint(State(nodes).snapshot().detached(), scheduler, arrivals=jobs)
+    loop = forward_loop(start, scheduler, ThroughputTable.timed(nodes.type_names))
+    loop.run(until=899.5)
+    loop.state.scheduler = scheduler.to_data()
+    found = smallest_changes(Fork.of(loop.state, {"rates": {}}), 2, budget_s=120.0)
+    _tell_fixes({"name": "endless"}, orjson.loads(orjson.dumps(fix_to_json(found))))
+    assert "give it priority 1 instead of 0; it delays first beyond the simulation and 1 more" in capsys.readouterr().out

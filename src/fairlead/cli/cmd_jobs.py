@@ -191,7 +191,9 @@ def _delayed(delays: Sequence[Mapping[str, Any]] | None) -> str:
     if not delays:
         return "; it delays no job"
     others = f" and {len(delays) - 1} more" if len(delays) > 1 else ""
-    return f"; it delays {legible(delays[0]['name'])} by {format_duration(delays[0]['seconds'])}{others}"
+    seconds = delays[0]["seconds"]
+    how_long = "beyond the simulation" if seconds is None else f"by {format_duration(seconds)}"
+    return f"; it delays {legible(delays[0]['name'])} {how_long}{others}"
 
 
 def jobs_in_detail(plane: ControlPlaneClient, words: Sequence[str]) -> list[dict[str, Any]]:

@@ -55,10 +55,12 @@ const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 function delays(found) {
   if (!found) return "not simulated";
   if (!found.length) return "no job";
-  const sorted = [...found].sort((a, b) => b.seconds - a.seconds),
+  const length = (one) => one.seconds ?? Infinity, // null: it does not end within the simulation
+    sorted = [...found].sort((a, b) => (length(b) > length(a)) - (length(a) > length(b))),
     rest = sorted.length - shownDelays;
+  const howLong = (one) => (one.seconds === null ? "beyond the simulation" : `by ${duration(one.seconds)}`);
   const told = sorted
     .slice(0, shownDelays)
-    .map((one) => `${one.name}${one.user ? ` (${one.user})` : ""} by ${duration(one.seconds)}`);
+    .map((one) => `${one.name}${one.user ? ` (${one.user})` : ""} ${howLong(one)}`);
   return told.join(", ") + (rest > 0 ? `, and ${plural(rest, "more job")}` : "");
 }

@@ -137,7 +137,8 @@ def question_routes(questions: Questions, bearer: Callable[..., Any], requests: 
     @router.get("/v1/jobs/{name}/fix", responses={404: {}, 409: {}, 429: {}, 503: {}})
     async def fix(name: JobName, caller: Caller, request: Request) -> dict[str, Any]:
         """The smallest change of each kind that would start a waiting job at the next decision, and the jobs that it would
-        delay (null: not simulated). Kinds in `unsearched` were not searched to the end, for lack of time."""
+        delay (null: not simulated), each by some `seconds` (null: it does not end within the simulation). Kinds in `unsearched`
+        were not searched to the end, for lack of time."""
 
         def waiting() -> int:
             number = requests.find(name, caller)
