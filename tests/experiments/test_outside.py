@@ -291,6 +291,22 @@ def test_the_last_report_counts_as_work_and_a_rate_that_changes_is_a_mean_over_t
     assert world.table.alone[world.table.row("count", 1), 0] == pytest.approx(15.0)
 
 
+@pytest.mark.parametrize(
+    "stop",
+    [
+        ev.JobCancelled(12.0, 0),
+        ev.JobsFailed(12.0, np.array([0]), numbers(12.0), "exit code 1"),
+        ev.JobsInterrupted(12.0, np.array([0]), numbers(20.0)),
+        ev.RoundPlanned(RoundPlan(12.0, suspended=np.array([0]))),
+    ],
+)
+def test_a_rate_counts_only_as_long_as_its_job_runs(stop: ev.Event) -> None:
+    jobs = [Job("stops", steps=100.0, kind="m"), Job("grows", submitted_s=1.0, steps=100.0, kind="m")]
+    events = [launched(2.0, 0, 0), told(2.0, 0, 0.0, 2.0), stop, launched(20.0, 1, 0), told(20.0, 1, 0.0, 10.0)]
+    world, _ = exogenous_inputs(real_run(*events, finished(30.0, 1), ev.ObservationsRecorded(1000.0, {"x": 1.0}), jobs=jobs))
+    assert world.table.alone[world.table.row("m", 1)][0] == pytest.approx(6.0), "ten seconds at each rate"
+
+
 def test_of_jobs_with_equally_many_rounds_the_running_one_has_the_least_service() -> None:
     """A real plan is carried out a little after its round began, so a running job has had a little less than its rounds."""
     jobs = [Job(f"job-{number}", kind=TIMED, steps=100.0) for number in range(3)]

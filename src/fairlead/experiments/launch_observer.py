@@ -125,6 +125,8 @@ class LaunchObserver:
             self._left(event.number, event.time)
         elif isinstance(event, ev.ProgressReported):
             self._progressed(event)
+        for number in _stopped(event):
+            self._close_rate(number, event.time)
         apply_event(self.state, event)
         if isinstance(event, ev.RoundPlanned):
             self._note_placements(np.sort(event.plan.launches.jobs))
@@ -211,6 +213,15 @@ class LaunchObserver:
         for number, held, type_, size, wide in zip(*(column.tolist() for column in columns)):
             kind = state.job_of[number].kind
             self._placements[number] = kind_of(model_of(kind), size) if size > 0 else kind, held, names[type_], wide
+
+
+def _stopped(event: ev.Event) -> list[int]:
+    """The jobs that an event stops, other than by their end."""
+    if isinstance(event, ev.RoundPlanned):
+        return list(event.plan.suspended.tolist())
+    if isinstance(event, (ev.JobsFailed, ev.JobsInterrupted)):
+        return list(event.jobs.tolist())
+    return [event.number] if isinstance(event, (ev.JobCancelled, ev.JobRequeued)) else []
 
 
 def _typical_rate(rates: Sequence[float], seconds: Sequence[float]) -> float:
