@@ -50,6 +50,30 @@ def test_a_curve_has_seconds_steps_and_values():
     assert curves.of(5) == {}
 
 
+def test_a_job_makes_no_steps_while_it_does_not_run():
+    curves = observed(
+        progress(0.0, 3, 0.0, 10.0),
+        ev.JobsInterrupted(100.0, np.array([3]), np.array([900.0])),
+        reported(3700.0, "loss", {3: 0.9}),  # it runs again, and its rate is not known yet
+    )
+    assert curves.of(3)["loss"][1] == [900.0]
+
+
+def test_a_job_that_was_requeued_has_not_ended(monkeypatch):
+    monkeypatch.setattr(job_metrics, "MAX_POINTS", 6)
+    numbers, curves = count(1), MetricCurves()
+    for event in (
+        *(reported(second, "loss", {3: 1.0, 4: 1.0}) for second in (0.0, 1.0)),
+        ended(2.0, 3),
+        ev.JobRequeued(3.0, 3),
+        ended(4.0, 4),
+        *(reported(second, "loss", {3: 1.0}) for second in (5.0, 6.0, 7.0)),
+    ):
+        curves.observe_all([(next(numbers), event)])
+    assert curves.of(3)["loss"][0] == [0.0, 1.0, 5.0, 6.0, 7.0]
+    assert not curves.of(4)
+
+
 def test_events_are_observed_once():
     events = list(enumerate([reported(1.0, "loss", {0: 2.0}), reported(2.0, "loss", {0: 1.0})], 1))
     curves = MetricCurves()

@@ -300,6 +300,10 @@ class MetricCurves:
                 case ev.ProgressReported(_, jobs, steps, rates, since):
                     at = zip(steps.tolist(), rates.tolist(), since.tolist())
                     self._progress.update(zip(jobs.tolist(), at))
+                case ev.JobsInterrupted(time, jobs, steps):  # no steps until it reports again
+                    self._progress.update((job, (kept, 0.0, time)) for job, kept in zip(jobs.tolist(), steps.tolist()))
+                case ev.JobRequeued(_, job):
+                    self._ended.pop(job, None)
                 case ev.JobsFinished(_, jobs) | ev.JobsFailed(_, jobs):
                     self._end(jobs.tolist())
                 case ev.JobCancelled(_, job):
