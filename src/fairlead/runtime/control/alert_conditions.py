@@ -61,7 +61,7 @@ class AlertConditions:
         plane, silent = self._plane, self._plane.hub.silent_nodes()
         with plane.backend.at_rest():
             state, now = plane.loop.state, plane.backend.now
-            firsts = [first for first, _ in state.cluster.bounds_of_node]
+            firsts = state.cluster.first_of
             present, drained, since = state.present[firsts].tolist(), state.drained[firsts].tolist(), dict(state.lost_since)
             nodes = [(index, node.name) for index, node in enumerate(state.cluster.nodes) if not node.removed]
         absent = {name: since.get(index, self._absent.get(name, now)) for index, name in nodes if not present[index]}

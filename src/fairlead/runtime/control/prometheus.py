@@ -250,13 +250,17 @@ class ControlPlaneMetrics(Collector):
 
     def _nodes(self, silent: Mapping[str, float]) -> Metric:
         """Nodes by the first of these states that applies."""
-        state, counts = self._loop.state, dict.fromkeys(("lost", "unreachable", "backed-off", "drained", "up"), 0)
-        bounds, present, drained = state.cluster.bounds_of_node, state.present, state.drained
-        for index, node in enumerate(state.cluster.nodes):
-            first = bounds[index][0]
-            if not node.removed:
-                applies = (not present[first], node.name in silent, index in state.backoffs, drained[first], True)
-                counts[next(name for name, one in zip(counts, applies) if one)] += 1
+        state, cluster = self._loop.state, self._loop.state.cluster
+        firsts = cluster.first_of
+        left = np.array([not node.removed for node in cluster.nodes], dtype=np.bool_)
+        unreachable, backed_off = (np.zeros(len(left), dtype=np.bool_) for _ in range(2))
+        unreachable[[cluster.number_of_node[name] for name in silent if name in cluster.number_of_node]] = True
+        backed_off[list(state.backoffs)] = True
+        states = {"lost": ~state.present[firsts], "unreachable": unreachable, "backed-off": backed_off}
+        counts: dict[str, int] = {}
+        for name, applies in {**states, "drained": state.drained[firsts], "up": left}.items():
+            counts[name] = int(np.count_nonzero(left & applies))
+            left = left & ~applies
         nodes = GaugeMetricFamily("fairlead_nodes", "Nodes by state.", labels=["state"])
         for name, count in counts.items():
             nodes.add_metric([name], count)
