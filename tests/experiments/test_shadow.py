@@ -45,6 +45,8 @@ def test_it_predicts_its_own_result_on_200_jobs(live: str, shadow: str) -> None:
     paired = found.metrics["average_jct_s"].difference
     assert 0 < paired.half_width < math.inf
     assert paired.pairs == 10
+    assert found.verdict.endswith((" % lower", " % higher", "difference in average JCT"))
+    assert found.undeclared == 0
     assert found.to_dict() == compare_shadow(events, shadow_of(events, shadow)).to_dict()
 
 

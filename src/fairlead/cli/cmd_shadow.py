@@ -204,4 +204,6 @@ def _view(found: ShadowComparison | None, away: str = "") -> RenderableType:
     error = f"; error of the control {100 * found.model_error:+.1f} %" if math.isfinite(found.model_error) else ""
     after = f"after {format_duration(found.second)}: {found.verdict}{error.replace('-', '−')}"
     guessed = [Text(f"not measured, so the mean of other GPU types: {'; '.join(found.guessed)}")] if found.guessed else []
+    if found.undeclared:
+        guessed.append(Text(f"{found.undeclared} jobs declared no steps; simulations know their work from the start"))
     return Group(*problem, *([table] if found.metrics else []), Text(after), *guessed)

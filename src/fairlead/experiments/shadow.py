@@ -25,6 +25,7 @@ from fairlead.experiments.differences import MIN_JOBS_PER_WINDOW, MIN_WINDOWS, W
 from fairlead.experiments.metrics import DEFAULTS, completion_times, disjoint, finish_time_fairness
 from fairlead.experiments.resimulate import ExogenousInputs, RecordedRun, exogenous_inputs, resimulation
 from fairlead.experiments.run_record import RunRecord
+from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 SHADOW_METRICS = {
     "average_jct_s": "average JCT",
@@ -56,6 +57,7 @@ class ShadowComparison:
     compared: int
     metrics: Mapping[str, ShadowMetric]
     guessed: tuple[str, ...] = ()
+    undeclared: int = 0  # jobs without declared steps: the simulated schedulers know more of them than a real one
 
     @property
     def model_error(self) -> float:
@@ -73,9 +75,8 @@ class ShadowComparison:
             return f"too few jobs for an interval: {MIN_WINDOWS * MIN_JOBS_PER_WINDOW} are needed"
         if not one.difference.significant:
             return "no significant difference in average JCT"
-        return (
-            f"average JCT would be {abs(one.shadow / one.control - 1):.0%} {'lower' if one.shadow < one.control else 'higher'}"
-        )
+        word = "lower" if one.shadow < one.control else "higher"
+        return f"average JCT would be {100 * abs(one.shadow / one.control - 1):.0f} % {word}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -90,7 +91,7 @@ class ShadowComparison:
         counts = {"jobs": self.jobs, "compared": self.compared}
         error = self.model_error if math.isfinite(self.model_error) else None
         found = {**about, **counts, "metrics": {name: row(one) for name, one in self.metrics.items()}, "model_error": error}
-        return found | {"verdict": self.verdict, "unmeasured": list(self.guessed)}
+        return found | {"verdict": self.verdict, "unmeasured": list(self.guessed), "undeclared": self.undeclared}
 
 
 def compare_shadow(
@@ -112,7 +113,8 @@ def compare_shadow(
     rows = np.flatnonzero(both[0] & both[1] & both[2])
     rows = rows[np.argsort(live.jobs.submitted_s[rows], kind="stable")]
     metrics = _metrics((live, control, shadow), rows, second) if len(rows) else {}
-    return ShadowComparison(scheduler.label, label, second, len(live.jobs), len(rows), metrics, world.guessed)
+    undeclared = sum(isinstance(event, ev.JobSubmitted) and event.job.steps == UNKNOWN_STEPS for event in events)
+    return ShadowComparison(scheduler.label, label, second, len(live.jobs), len(rows), metrics, world.guessed, undeclared)
 
 
 def _simulated(
