@@ -22,8 +22,8 @@ def alerts_group() -> None:
 
 @alerts_app.command("test")
 def send_test(
-    file: Path = typer.Argument(..., help="An alert file, as for --alerts of up or serve."),
-    user: str = typer.Option("", help="The user whose name stands for {user} in addresses.", show_default=False),
+    file: Path = typer.Argument(..., help="An alert file, as for serve --alerts."),
+    user: str = typer.Option("", help="The user name for {user} in addresses.", show_default=False),
     json: JsonOption = False,
 ) -> None:
     """Send a test message to each address of an alert file, and print the outcome. No control plane is needed.
@@ -33,8 +33,8 @@ def send_test(
       fairlead alerts test alerts.yaml
       fairlead alerts test alerts.yaml --user ann
 
-    Without --user, addresses with {user} are skipped. Exit codes: 0 all messages were accepted, 1 one was not,
-    2 the file is wrong.
+    Without --user, addresses with {user} are skipped. Exit codes: 0 all messages were accepted, 1 a message
+    was not accepted, 2 the file is wrong.
     """
     from fairlead.config.alert_rules import read_alerts
     from fairlead.runtime.control.alert_delivery import AlertMessage, DeliveryFailed, create_channel

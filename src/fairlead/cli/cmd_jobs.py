@@ -118,9 +118,9 @@ def why_command(
     """Explain why jobs wait or why they failed. For a failed job, also print the last lines of its log.
 
     With --fix, print the smallest change of each kind that would start a waiting job at the next decision. Kinds are: fewer
-    GPUs, another GPU type, a node that comes back, a higher quota, priority or weight, more GPUs, jobs that end. Each is tried
-    by the control plane on a fork of the cluster, with its own scheduler; the cluster does not change. The search takes 4
-    seconds at most. Delays of other jobs come from simulations without further arrivals.
+    GPUs, another GPU type, a node that comes back, a higher quota, priority or weight, more GPUs, jobs that end. The
+    control plane tries each on a simulated copy of the cluster, with its scheduler. The cluster does not change. The search
+    takes at most 4 seconds. Delays of other jobs come from simulations without further arrivals.
 
     Examples:
 

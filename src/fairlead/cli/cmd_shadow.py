@@ -39,36 +39,34 @@ def shadow_command(
     journal: str = typer.Argument("", help="A journal (x.sqlite, x.jsonl, postgresql://…). [default: the running cluster]"),
     *,
     policy: str = typer.Option(
-        "", help="The policy, as 'srtf' or 'mine.py:MyPolicy'; the other parts are those in use.", rich_help_panel=_SHADOW
+        "", help="Another policy, as 'srtf' or 'mine.py:MyPolicy'; the other parts stay.", rich_help_panel=_SHADOW
     ),
-    preset: str = typer.Option("", help="The scheduler: a preset.", rich_help_panel=_SHADOW),
-    config: Path | None = typer.Option(None, help="The scheduler: a scheduler file.", rich_help_panel=_SHADOW),
-    round_s: float | None = typer.Option(
-        None, "--round", help="The length of its rounds, in seconds.", rich_help_panel=_SHADOW, min=0.1
-    ),
+    preset: str = typer.Option("", help="A preset, as a complete scheduler.", rich_help_panel=_SHADOW),
+    config: Path | None = typer.Option(None, help="A scheduler file, as a complete scheduler.", rich_help_panel=_SHADOW),
+    round_s: float | None = typer.Option(None, "--round", help="Round length, in seconds.", rich_help_panel=_SHADOW, min=0.1),
     promote: bool = typer.Option(
-        False, "--promote", help="At the end, switch the cluster to this scheduler.", rich_help_panel=_SHADOW
+        False, "--promote", help="After the last comparison, switch the cluster to this scheduler.", rich_help_panel=_SHADOW
     ),
     length: str = typer.Option(
         "", "--for", help="Follow a cluster for this long, as 1h; 0 compares once. [default: until Ctrl-C; 0 with --promote]"
     ),
-    every: str = typer.Option("30s", help="Time between two comparisons; more if --cpu needs it.", rich_help_panel=_FOLLOW),
+    every: str = typer.Option("30s", help="Minimum time between two comparisons.", rich_help_panel=_FOLLOW),
     cpu: float = typer.Option(
         5.0, help="CPU time that comparisons may use, in percent of one core.", rich_help_panel=_FOLLOW, min=0.1, max=100
     ),
     json: opt.JsonOption = False,
 ) -> None:
-    """Let a second scheduler decide next to the one in use, and compare what would have happened.
+    """Simulate another scheduler on the jobs of a running cluster, and compare it with the one in use.
 
-    The shadow gets the same jobs, cancellations, node failures and drains. It carries nothing out: its decisions are simulated,
-    with the throughputs and start costs that the cluster has measured. The scheduler in use is simulated as well, as a control;
-    its error says how far the shadow can be trusted. Differences are shadow − control, with 95 % intervals.
+    The shadow gets the same jobs, cancellations, node failures and drains. Its decisions are only simulated, with the
+    throughputs and start costs that the cluster has measured. The scheduler in use is simulated too, as a control: do not
+    trust a difference that is smaller than the error of the control. Differences are shadow − control, with 95 % intervals.
 
-    Only jobs that have finished in all three runs are compared. A job's work is known when it has ended. Before that, it has
-    the steps that it declared; without these, it keeps running.
+    Only jobs that have finished in all three runs are compared. A job that has not ended is simulated with its declared
+    steps; without these, it keeps running.
 
-    While the control plane is unreachable, the command waits, and then resumes. --json prints one object for each comparison.
-    For a running cluster an admin token is needed.
+    If the control plane is unreachable, the command waits, and then resumes. --json prints one object for each comparison.
+    A running cluster needs an admin token.
 
     Examples:
 

@@ -57,7 +57,7 @@ def whatif_command(
     ),
     preset: str = typer.Option("", help="Another scheduler: a preset.", rich_help_panel=_CHANGES),
     config: Path | None = typer.Option(None, help="Another scheduler: a scheduler file.", rich_help_panel=_CHANGES),
-    round_s: float | None = typer.Option(None, "--round", help="Another round, in seconds.", rich_help_panel=_CHANGES, min=0.1),
+    round_s: float | None = typer.Option(None, "--round", help="Round length, in seconds.", rich_help_panel=_CHANGES, min=0.1),
     add: str = typer.Option(
         "", help="Nodes to add: GPUs × type : GPUs per node, as in '16xh200:8' for two nodes.", rich_help_panel=_CHANGES
     ),
@@ -81,10 +81,10 @@ def whatif_command(
         None, help="A node that fails, as NODE:IN:FOR (v100-3:30m:4h). Repeatable.", rich_help_panel=_CHANGES
     ),
     at: str = typer.Option(
-        "", help="Fork a journal this long before its end, as 2d, instead of at its end.", rich_help_panel=_FORK
+        "", help="Start this long before the end of a journal, as 2d, instead of at its end.", rich_help_panel=_FORK
     ),
     past: str = typer.Option(
-        "", help="First simulate the last 7d (or so) of a journal as they were, and print the error.", rich_help_panel=_FORK
+        "", help="First simulate the last part of a journal (as 7d) as it was, and print the error.", rich_help_panel=_FORK
     ),
     simulations: int = typer.Option(5, help="Scenarios of arrivals, or of start times.", rich_help_panel=_FORK, min=1, max=100),
     window: float = typer.Option(
@@ -96,15 +96,15 @@ def whatif_command(
     """Simulate a cluster from now on with changes, and show which users and jobs gain or pay.
 
     The present state of the cluster is simulated twice in each scenario: as it is, and with the changes. Both get the same
-    arrivals, drawn from the recent past, so the differences are paired. A 95 % interval is for what one future shows, not for
-    the mean of all. The cluster does not change.
+    arrivals, drawn from the recent past. A 95 % interval is for the difference in one future scenario, not for the mean of
+    all. Users and jobs gain if their JCT is shorter, and pay if it is longer. The cluster does not change.
 
-    The control plane simulates a running cluster, for at most a minute. Without an admin token, other users and their jobs
-    have no names, and you cannot change their quotas and weights. --report and a policy of your own file (mine.py:MyPolicy)
-    simulate here, and need an admin token.
+    The control plane simulates a running cluster, for at most a minute. Without an admin token, you do not see the names
+    of other users and their jobs, and cannot change their quotas and weights. --report and a policy file (mine.py:MyPolicy)
+    simulate on this machine, and need an admin token.
 
-    A fork of a journal in the past (--at) has the jobs that really came, with the work that they really did. Its scenarios
-    differ in how long starts and decisions take, as in the journal.
+    --at starts before the end of a journal, with the jobs that really arrived and the work that they really did. With the
+    journal of a real cluster, scenarios differ in how long starts and decisions take.
 
     Examples:
 
@@ -117,7 +117,7 @@ def whatif_command(
     check_paths([Path(journal)] if journal and "://" not in journal else [], [report])
     names, registry = with_policy_files([policy] if policy else [])
     if (at or past) and not journal:
-        raise InputError("whatif", "a journal to fork in the past", field="at" if at else "past", value=at or past)
+        raise InputError("whatif", "a journal, as in 'whatif FILE.sqlite'", field="at" if at else "past", value=at or past)
     choice = scheduler_choice(names, preset, config)
     changes = {
         "scheduler": choice.model_dump() if choice else None,

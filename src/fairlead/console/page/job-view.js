@@ -151,7 +151,7 @@ export function jobView(root, { store, forecast, session, go }, argument) {
     return make(
       "section",
       { class: "card", id: "forecast" },
-      make("h2", {}, "Forecast ", make("small", { text: "median; from the earliest to the latest simulation" })),
+      make("h2", {}, "Forecast ", make("small", { text: "median, and range of at least 80 % of the simulations" })),
       end && !endedStates.has(state)
         ? facts([
             ["start", state === "running" ? "runs now" : forecastWords(start)],

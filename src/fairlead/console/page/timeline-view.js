@@ -60,7 +60,7 @@ export function timelineView(root, { store, forecast, go, loadRuns }) {
         { class: "keys" },
         key("run", "key-run"),
         key("forecast: median run", "key-median"),
-        key("forecast: earliest to latest", "key-band"),
+        key("forecast: at least 80 % of simulations", "key-band"),
         key("waits", "key-wait"),
         key("preempted", "key-preempted"),
         key("moved or resized", "key-moved"),

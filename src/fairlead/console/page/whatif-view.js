@@ -47,7 +47,7 @@ const kinds = [
 const fields = [
   { name: "kind", label: "Scheduler", options: kinds },
   { name: "policy", label: "Policy", hint: "with parameters, as in las:by=time", kind: "policy" },
-  { name: "preset", label: "Preset", hint: "'fairlead policies' lists all", kind: "preset" },
+  { name: "preset", label: "Preset", hint: "'fairlead presets' lists them", kind: "preset" },
   { name: "config", label: "Scheduler", type: "textarea", kind: "config" },
   { name: "round_s", label: "Round in seconds", type: "number", hint: "empty: as it is" },
   { name: "add", label: "Nodes to add", hint: "GPUs × type : GPUs per node, as in 16xh200:8" },
@@ -82,9 +82,9 @@ export function requestOf(values) {
     body.arrivals = share;
   }
   if (text("node")) {
-    if (!text("for")) throw new WrongField("for", "for how long?");
+    if (!text("for")) throw new WrongField("for", "enter how long the fault lasts, such as 4h");
     body.faults = [{ node: text("node"), in_s: seconds("in", text("in") || "0"), for_s: seconds("for", text("for")) }];
-  } else if (text("in") || text("for")) throw new WrongField("node", "which node fails?");
+  } else if (text("in") || text("for")) throw new WrongField("node", "enter the node that fails");
   if (Object.keys(body).length === 1)
     throw new WrongField("kind", "change something: the scheduler, or one of the other fields");
   if (text("scenarios")) body.scenarios = Number(text("scenarios"));

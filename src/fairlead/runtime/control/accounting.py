@@ -310,7 +310,7 @@ def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests:
         after: Annotated[int, Query(ge=0, description="the number of the last event that is known")] = 0,
         limit: Annotated[int, Query(ge=1, le=BATCH)] = BATCH,
     ) -> Response:
-        """The events of the journal behind one, as JSON lines; none if there are no more yet. Needs an admin token."""
+        """The events of the journal after event `after`, as JSON lines; empty if there are none yet. Needs an admin token."""
         if caller.role is not Role.ADMIN:
             raise HTTPException(403, "this request needs an admin token")
 

@@ -93,7 +93,7 @@ class AlertMarks:
                 self.reached = {str(name): (int(seq), int(place)) for name, (seq, place) in found["reached"].items()}
                 self.sent = {str(key): float(at) for key, at in found["sent"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
-            log.warning("the marks of alerts cannot be read; alerts begin now", extra={"file": f"{files.where}/{ALERTS}"})
+            log.warning("cannot read which alerts were sent; alerts begin now", extra={"file": f"{files.where}/{ALERTS}"})
 
     def write(self, update: Callable[[], None]) -> None:
         """Update the marks and write them, if they have changed. If that fails, alerts may be sent again after a restart."""
@@ -107,7 +107,7 @@ class AlertMarks:
                 self._files.write(ALERTS, content)
                 self._written = content
             except (OSError, JournalError) as problem:
-                log.warning("the marks of alerts cannot be written", extra={"why": str(problem)})
+                log.warning("cannot record which alerts were sent; some may be sent again", extra={"why": str(problem)})
 
 
 @dataclass(eq=False)
@@ -140,7 +140,7 @@ class AlertService:
         self, plane: ControlPlane, settings: AlertSettings, files: ControlFiles, forecast: Lookahead | None = None
     ) -> None:
         if not isinstance(plane.journal, DatabaseJournal):
-            raise FairleadError("alerts need a journal in SQLite or PostgreSQL")
+            raise FairleadError("alerts need a journal in SQLite or PostgreSQL: pass --journal FILE.sqlite or postgresql://…")
         self._plane, self._settings, self._journal = plane, settings, plane.journal
         self._host, self._changed = plane.host, plane.host.condition()  # it is never held while something is written or sent
         self._conditions = AlertConditions(plane, forecast)
