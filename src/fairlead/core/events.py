@@ -273,8 +273,8 @@ class ForecastsRecorded:
 
 @dataclass(frozen=True, slots=True)
 class SlowdownExceeded:
-    """The co-located jobs that are slower than their `max_slowdown`; jobs that are not named are no longer so. A job that the
-    event before named too is separated: it may not share a GPU with the same jobs again."""
+    """All co-located jobs that are slower than their `max_slowdown`. A job that was in the event before, too, is separated: it
+    may not share a GPU with the same jobs again."""
 
     time: float
     jobs: Ints

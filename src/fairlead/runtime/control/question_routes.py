@@ -119,11 +119,11 @@ def question_routes(questions: Questions, bearer: Callable[..., Any], requests: 
     async def whatif(body: WhatIfRequest, caller: Caller, request: Request) -> Response:
         """Simulate the cluster from now on twice in each scenario: as it is, and with changes. The cluster does not change.
 
-        The answer has the differences: `metrics`, `users` and `jobs` (mean JCT without and with the changes, paired difference
-        with a 95 % interval; those that gain most first), `starts_s` of waiting jobs (null: not within the simulation), the
-        number of `scenarios`, what was assumed (`guesses`), and `timelines`, if asked for: when each job runs in the first
-        scenario, in seconds from now. Other users and their jobs have no names, unless an admin asks. The simulation takes
-        at most a minute; it ends when the client closes the connection."""
+        The answer has the differences in `metrics`, `users` and `jobs`: mean JCT without and with the changes, and the paired
+        difference with a 95 % interval. Those that gain most come first. `starts_s` says when waiting jobs start (null: not
+        within the simulation), `scenarios` how many there were, and `guesses` what was assumed. `timelines`, if asked for, has
+        the runs of each job in the first scenario, in seconds from now. Other users and their jobs have no names, unless an
+        admin asks. The simulation takes at most a minute. It ends when the client closes the connection."""
         others = {*body.quotas, *body.weights} - {caller.user}
         if others and caller.role is not Role.ADMIN:
             raise HTTPException(403, "quotas and weights of other users need an admin token")
