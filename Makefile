@@ -17,7 +17,7 @@ help:
 	@echo "make docs    the documentation site, $(OUT)/docs/index.html"
 	@echo "make setup   only the virtual environment in $(VENV)"
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
-	@echo "make soak    the runtime under faults, 10,000 seeds of its simulation (45 minutes of CPU time)"
+	@echo "make soak    the runtime under faults, 10,000 seeds of its simulation (100 minutes of CPU time)"
 	@echo "make bench   the benchmarks (minutes)"
 	@echo "make pictures the pictures of docs/reference/policies.md, docs/papers/profiles.md and docs/papers/prediction.md"
 	@echo "make clean   remove what the above made"

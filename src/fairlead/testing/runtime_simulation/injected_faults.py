@@ -79,8 +79,9 @@ def choose_faults(random: Random, nodes: int, until_s: float, kinds: Collection[
     quiet times in between."""
     storms = [random.uniform(3.0, until_s - 5.0) for _ in range(random.randint(2, 4))]
     faults = []
-    for kind in kinds or [kind for kind in KINDS if random.random() < 0.5]:
-        for _ in range(random.choice((1, 2, 2, 3)) + (kind in _REPEATED)):
+    share = random.choice((0.2, 0.5, 0.6))  # of the kinds; with few of them, jobs of a lost node soon start elsewhere
+    for kind in kinds or [kind for kind in KINDS if random.random() < share]:
+        for _ in range(random.choice((2, 2, 2, 3)) + (kind in _REPEATED)):
             in_storm = random.random() < 0.7
             at_s = random.choice(storms) + random.expovariate(0.5) if in_storm else random.uniform(2.0, until_s)
             # Lengths from a moment to more than a lease and a grace; many end about when a node is given up.
