@@ -190,7 +190,7 @@ WRONG = [  # values of the form, the field with the error, and what it says
     ({"quotas": "bob"}, "quotas", "USER=NUMBER"),
     ({"arrivals": "300"}, "arrivals", "100"),
     ({"node": "node-00001", "for": "long"}, "for", "30m or 4h"),
-    ({"for": "1h"}, "node", "which node"),
+    ({"for": "1h"}, "node", "the node that fails"),
     ({"kind": "config", "config": "{"}, "config", "not JSON"),
     ({"kind": "policy", "policy": "lass"}, "policy", "did you mean 'las'?"),
     ({"remove": "ghost"}, "remove", "unknown node 'ghost'"),
