@@ -34,6 +34,7 @@ from fairlead.testing.builders import cluster
 
 SCHEDULER = {"policy": "las", "rounds": 60.0}
 GPUS = 4
+WATCH = AlertService._watch
 
 
 @pytest.fixture(autouse=True)
@@ -375,6 +376,16 @@ def test_a_silent_node_is_told_once_and_again_when_asked_for(tmp_path, monkeypat
             sent.update({key: at - 3601 for key, at in sent.items()})
             s.check()
             until(lambda: s.count("sent") == 2)
+
+
+def test_a_condition_that_cannot_be_checked_does_not_end_the_others(tmp_path, monkeypatch):
+    rules = [{"on": on, "bound": 0, "to": ["https://hook.example.org"]} for on in ("deadline", "silent-node")]
+    with scene(tmp_path, json.dumps(rules), started=False) as s:
+        monkeypatch.setattr(s.plane.hub, "silent_nodes", lambda: {"v": 20.0})
+        monkeypatch.setattr(s.alerts._conditions, "_deadlines", lambda rule: [][0])
+        s.alerts._stopping = True  # after the first time
+        WATCH(s.alerts)
+        assert [alert.content.facts["node"]["name"] for alert in s.alerts.outboxes[0].waiting] == ["v"]
 
 
 def test_a_lost_node_is_silent_unless_it_is_drained(tmp_path):

@@ -363,6 +363,8 @@ class AlertService:
                     self.check(rule)
                 except FairleadError as problem:  # the state is busy, or a forecast failed: the next check may succeed
                     log.warning("the condition of an alert was not checked", extra={"on": rule.on, "why": str(problem)})
+                except Exception:  # the other conditions are still checked
+                    log.exception("the condition of an alert was not checked", extra={"on": rule.on})
             with self._changed:
                 if not self._pause(CHECK_EVERY_S):
                     return
