@@ -112,7 +112,7 @@ class WarmLookahead:
         if self._process is None or self._process.returncode is not None:
             self._process = await _started()
         process = self._process
-        answer: dict[str, Any] | None = None
+        last = b""  # only this one is parsed: the control plane answers other requests meanwhile
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -122,13 +122,14 @@ class WarmLookahead:
                 while line := await process.stdout.readline():
                     if _ENDED.search(line):  # maybe behind the begin of an answer
                         break
-                    answer = orjson.loads(line)
+                    last = line
                 else:
                     raise FairleadError(f"the forecast process ended with {await process.wait()}")
         except TimeoutError:  # one decision may take longer than the whole budget
             await self.close()
-        if answer is None:
+        if not last:
             raise NoAnswerInTime(f"the forecast process printed nothing in {budget_s:g} s")
+        answer: dict[str, Any] = orjson.loads(last)
         if "problem" in answer:
             raise RefusedQuestion(answer["problem"]) if answer["refused"] else FairleadError(answer["problem"])
         return answer

@@ -306,6 +306,23 @@ def lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.parametrize(
+    ("printed", "answer"), [(r'{"jobs"\n{"jobs":1}\n{"ended":0}\n', {"jobs": 1}), (r'{"jobs":1}\n{"jo', None)]
+)
+def test_only_the_last_answer_is_parsed_and_only_if_the_process_lives(monkeypatch, printed, answer):
+    async def started() -> asyncio.subprocess.Process:
+        words = ("sh", "-c", f"read line; printf '{printed}'")
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, start_new_session=True)
+
+    monkeypatch.setattr("fairlead.experiments.lookahead_process._started", started)
+    if answer is None:
+        with pytest.raises(FairleadError, match="ended with 0"):
+            asyncio.run(WarmLookahead().forecast(0.0, b"", {}))
+    else:
+        assert asyncio.run(WarmLookahead().forecast(0.0, b"", {})) == answer
+
+
 def test_of_an_answer_that_was_cut_off_the_one_before_counts(tmp_path, monkeypatch):
     program = tmp_path / "program"
     program.write_text("""#!/bin/sh\nprintf '{"found": 1}\\n{"found": {"ended":-14}\\n'\ncat > /dev/null\n""")
