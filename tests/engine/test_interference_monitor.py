@@ -17,14 +17,14 @@ from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_ta
 USAGE = {"careful": (20.0, 2.0), "noisy": (20.0, 2.0)}
 
 
-def scene(policy: str, size: int = 1, limit: float = 1.5, **careful: float) -> Harness:
+def scene(policy: str, size: int = 1, limit: float = 1.5, user: str = "", **careful: float) -> Harness:
     """Two jobs that seem harmless; in truth each makes the other 2.5 times slower."""
     table = colocation_table("gpu", [MeasuredTraining(kind, 1.0, *USAGE[kind]) for kind in USAGE], lambda one, other: 2.5)
     config = SchedulerConfig(parse_part(policy), estimator=Part("predicted", {"usage": USAGE}), round_s=60.0)
     harness = Harness(config, table=table, residents=2).cluster(
         Cluster((Node("n0", "gpu", size),), (AcceleratorType("gpu", 16.0),))
     )
-    careful_job = Job("careful", 0.0, 3600.0, "careful", 1, max_slowdown=limit, **careful)
+    careful_job = Job("careful", 0.0, 3600.0, "careful", 1, user=user, max_slowdown=limit, **careful)
     return harness.submit(careful_job, Job("noisy", 0.0, 3600.0, "noisy", 1))
 
 
@@ -58,6 +58,15 @@ def test_a_job_that_stays_too_slow_is_separated_and_the_time_is_kept(policy: str
     events = list(harness.loop.journal)
     assert [len(event.jobs) for event in events if isinstance(event, SlowdownExceeded)] == [1, 1]
     assert replay_events(events).digest() == harness.state.digest()
+
+
+@pytest.mark.parametrize(("user", "named"), [("", "careful"), ("eva", "a job of another user")])
+def test_the_reason_names_no_job_of_another_user(user: str, named: str) -> None:
+    harness = scene("opportunistic-packing", user=user)
+    while not harness.state.interference.count:
+        harness.round()
+        assert harness.state.time < 1200
+    assert f"it was separated from {named}" in harness.loop.plan.reasons[1].text
 
 
 def test_a_job_that_tolerates_it_or_has_no_limit_stays() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.device_map import DeviceMap
-from fairlead.core.job import Phase
+from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Placed
-from fairlead.core.reasons import Reasons
+from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import JobPairs, Snapshot
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def kept_apart(placed: Placed, view: Snapshot) -> Placed:
     if not leaving:
         return placed
     gone: Ints = np.array(sorted(leaving), dtype=np.int64)
-    reasons = {
-        number: Reasons.waiting(
-            view.job_of[number].workers, free=sum(placed.free), alone=f"it was separated from {view.job_of[other].name}"
-        )
-        for number, other in leaving.items()
-    }
+
+    def reason(job: Job, other: Job) -> Reason:
+        name = other.name if other.user == job.user else "a job of another user"
+        return Reasons.waiting(job.workers, free=sum(placed.free), alone=f"it was separated from {name}")
+
+    reasons = {number: reason(view.job_of[number], view.job_of[other]) for number, other in leaving.items()}
     return replace(
         placed,
         kept=placed.kept[~np.isin(placed.kept, gone)],
