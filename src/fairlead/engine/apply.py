@@ -25,8 +25,8 @@ def apply_event(state: State, event: ev.Event) -> None:
     if state.device_map.shared and event.time > state.time:
         transitions.count_shared_service(state, event.time - state.time)
     APPLY[type(event)](state, event)
-    if state.interference.slow:
-        state.interference.settle(state, event)
+    if state.interference.slow and state.interference.settle(state, event):
+        state._template = None
     if event.time > state.time:
         state.time = event.time
     if state.ledger is not None:

@@ -1,4 +1,4 @@
-// Forecasts of starts and ends, fetched while a view needs them. Of several simulations: the earliest, the median, the latest.
+// Forecasts of starts and ends, fetched while a view needs them: an early, the median and a late second of each.
 import { get } from "/console/api.js";
 
 const againAfterMs = 30_000;
@@ -39,7 +39,7 @@ export class Forecast {
 }
 
 function spreadOf(one, now) {
-  const runs = [one.without_arrivals, ...one.with_arrivals];
+  const runs = one.with_arrivals.length ? one.with_arrivals : [one.without_arrivals]; // as `fairlead when`
   return {
     running: one.running,
     start: spread(
