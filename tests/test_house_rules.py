@@ -77,3 +77,9 @@ def test_only_core_and_engine_write_columns():
     """Backends, experiments and the CLI read `state.columns`."""
     others = [path for path, _ in modules() if path.parts[0] not in {"core", "engine"}]
     assert not [str(path) for path in others if "store.arrays" in (PACKAGE / path).read_text(encoding="utf-8")]
+
+
+def test_test_files_have_names_of_their_own():
+    # pytest imports them by name: of two with one name, only the first is run.
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert not [name for name in set(names) if names.count(name) > 1]
