@@ -15,7 +15,7 @@ from fairlead.core.errors import FairleadError, InputError
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
 trial = pytest.importorskip("fairlead.prediction.module_trial")
-QUICK = trial.Plan(1, 0.0, 0.01, 1, 1.0, 1)
+QUICK = trial.AloneTiming(1, 0.0, 0.01, 1, 1.0, 1)
 
 
 class Sorting(torch.nn.Module):

@@ -260,8 +260,8 @@ def module(
     The function returns a PyTorch model, inputs, targets and, unless it is cross entropy, a loss, all on the CPU.
     """
     trial = _needs_torch("fairlead.prediction.module_trial")
-    model, inputs, targets, *loss = trial.training_in(spelled)
-    found = trial.of_module(model, inputs, targets, device, *loss)
+    training = _needs_torch("fairlead.prediction.training_step").training_in(spelled)
+    found = trial.of_module(training.model, training.inputs, training.targets, device, training.loss)
     if json:
         print_json(asdict(found))
         return

@@ -4,9 +4,6 @@ the accelerator at hand. Imported only where PyTorch is."""
 from __future__ import annotations
 
 import copy
-import importlib.util
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fairlead.core.errors import FairleadError, InputError
+from fairlead.core.errors import FairleadError
 from fairlead.prediction.features import features_of
 from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.profiling.onnx_export import export_module
@@ -72,37 +69,3 @@ def device_name(device: str) -> str:
 
 def _on(value: Any, device: str) -> Any:
     return value.to(device) if hasattr(value, "to") else value
-
-
-def training_in(spelled: str) -> tuple[Any, ...]:
-    """Call a function of a file, as "mine.py:training": it returns a model, inputs, targets, and a loss if it has its own."""
-    name, _, function = spelled.rpartition(":")
-    wanted = "a Python file and a function in it, as in mine.py:training"
-    spec = importlib.util.spec_from_file_location("training", name) if Path(name).is_file() else None
-    if spec is None or spec.loader is None:
-        raise InputError("profile module", wanted, field="module", value=spelled)
-    module = importlib.util.module_from_spec(spec)
-    _run(spec.loader.exec_module, module, spelled=spelled)
-    make: Callable[[], Any] | None = getattr(module, function, None)
-    if not callable(make):
-        raise InputError("profile module", wanted, field="module", value=spelled)
-    made = _run(make, spelled=spelled)
-    if not isinstance(made, tuple) or len(made) not in (3, 4):
-        raise InputError(
-            "profile module", "a function that returns a model, inputs, targets and, optionally, a loss", field="module"
-        )
-    if not isinstance(made[0], torch.nn.Module):
-        raise InputError("profile module", "a PyTorch model (torch.nn.Module) first", field="module", value=made[0])
-    return made
-
-
-def _run(theirs: Callable[..., Any], *given: Any, spelled: str) -> Any:
-    """The user's code may fail in any way; the error names the line of their file."""
-    try:
-        return theirs(*given)
-    except (Exception, SystemExit) as problem:
-        path = str(Path(spelled.rpartition(":")[0]).absolute())
-        lines = [at.lineno for at in traceback.extract_tb(problem.__traceback__) if at.filename == path]
-        where = f", in line {lines[-1]}" if lines else ""
-        text = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
-        raise FairleadError(f"profile module: {spelled} failed with {text}{where}") from None
