@@ -144,6 +144,7 @@ class Job:
     after: tuple[int, ...] = ()  # jobs that must finish first: places in the order of submission, from 0
     max_slowdown: float = math.inf  # tolerated slowdown by co-location, from 1 on; 1 refuses co-location
     schedule: Schedule = ()  # for mode expert: planned batch sizes and their shares of the steps
+    prediction: str = ""  # what is predicted of a worker on a GPU, as JSON (`StepPrediction.job_text`)
 
 
 UPDATABLE_ENDED = ("name", "account")

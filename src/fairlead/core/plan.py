@@ -29,6 +29,9 @@ class DeviceUsage:
 
     utilization: Floats  # classes × types
     memory_gb: Floats  # classes × types
+    slowdown_margin: Floats | None = None
+    """Classes × classes × types: by how much more than estimated the first may be slowed down by the second, in proportion, as
+    the utilization of jobs is uncertain. Limits of the slowdown hold with it. None: by nothing."""
 
 
 T = TypeVar("T")

@@ -63,6 +63,7 @@ class Snapshot:
     estimate: Callable[[Snapshot], Rates] | None = field(default=None, compare=False)
     observations: ObservedValues = field(default_factory=lambda: NO_OBSERVATIONS)  # by the estimator
     observation_count: int = 0  # how often they changed
+    predictions: Mapping[str, str] = field(default_factory=dict)  # by kind, what its most recent job with one carries
     group_sizes: Mapping[int, int] = field(default_factory=dict)  # by the group's code, how many came since it began
     completed_trials: JobColumns = field(default_factory=_no_jobs)  # jobs that did all their steps, of groups with live jobs
     adaptations: Adaptations = field(default_factory=Adaptations)  # how batch sizes have changed so far

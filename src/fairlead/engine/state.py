@@ -98,6 +98,7 @@ class State:
         self.memo: ev.Memo = None
         self.observations: ObservedValues = NO_OBSERVATIONS  # by estimators; a new mapping at every change
         self.observation_count = 0  # how often they changed
+        self.predictions: Mapping[str, str] = {}  # by kind, of its most recent job that has one; a new mapping at every change
         self.routes: Routes = NO_ROUTES  # of jobs that serve requests; a new mapping at every change
         self.scheduler: Mapping[str, object] = {}
         self.interference = InterferenceRecord()
@@ -131,6 +132,7 @@ class State:
         state.drains = dict(view.drains)
         state.set_availability(view.present.copy(), view.drained.copy(), view.backoffs)
         state.observations, state.observation_count, state.routes = view.observations, view.observation_count, view.routes
+        state.predictions = view.predictions
         numbers = np.concatenate((view.jobs.number, view.queued.number))
         state.next_number = view.next_number
         state.store.reserve(state.next_number)
@@ -209,6 +211,7 @@ class State:
             weighted=self.weighted,
             observations=self.observations,
             observation_count=self.observation_count,
+            predictions=self.predictions,
             group_sizes=self.groups.sizes,
             adaptations=self.adaptations,
             routes=self.routes,

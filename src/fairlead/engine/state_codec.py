@@ -165,6 +165,7 @@ def _state(arrays: Arrays, *, migrate: bool) -> State:
     state.ended_runs = {int(number): tuple(EndedRun(*run) for run in runs) for number, runs in runs_of}
     state.rerun_started_s = {int(number): second for number, second in about.get("rerun_started_s", {}).items()}
     state.job_of = {event.number: event.job for event in submitted if isinstance(event, ev.JobSubmitted)}
+    state.predictions = {job.kind: job.prediction for _, job in sorted(state.job_of.items()) if job.prediction}
     size = arrays["ints"].shape[1]
     state.next_number = size
     state.store.reserve(size)

@@ -76,6 +76,8 @@ def _submitted(state: State, event: ev.JobSubmitted) -> None:
     if (job.min_run_s > 0 and not state.any_min_run) or (job.weight != 1.0 and not state.weighted):
         state.any_min_run, state.weighted = state.any_min_run or job.min_run_s > 0, state.weighted or job.weight != 1.0
         state._template = None
+    if job.prediction and state.predictions.get(job.kind) != job.prediction:
+        state.predictions, state._template = {**state.predictions, job.kind: job.prediction}, None
     if job.after:
         if not all(0 <= other < number for other in job.after):
             raise InvalidPlan(f"job {job.name!r} can only come after jobs that were submitted before it")

@@ -6,9 +6,11 @@ u the utilization and f the slowdown: linear while both sum to at most 100 %, qu
 MPS, where the multiprocessors and kernel lengths of both jobs are known, f depends on what the other job occupies instead of
 u_k (`models/interference.py`).
 
-Predictions are plain numbers by kind, so that a journal shows them; where they come from does not matter here. Usage that
-agents measured of a job alone on an accelerator replaces the prediction for its kind and type. It is kept as an observation,
-and replaced when a later one differs by more than a tenth."""
+Predictions are plain numbers by kind, so that a journal shows them; where they come from does not matter here. A job that
+carries a prediction for a type (`StepPrediction`) has its own instead, and it holds for this job only: jobs of one kind may be
+different trainings, and what one user predicts must not decide about the jobs of others. The interval of its utilization widens
+the uncertainty of the slowdown. Usage that agents measured of a job alone on an accelerator replaces both, for its kind and
+type. It is kept as an observation, and replaced when a later one differs by more than a tenth."""
 
 from __future__ import annotations
 
@@ -35,6 +37,7 @@ from fairlead.prediction.measured_profiles import (
     usage_by_kind,
 )
 from fairlead.prediction.predictor import shipped_predictor
+from fairlead.prediction.step_prediction import Z80, StepPrediction, prediction_of
 
 T = TypeVar("T")
 UNKNOWN_USAGE = (100.0, math.inf)
@@ -92,20 +95,41 @@ class ColocationModel:
             expected = f"{counts[name]} finite coefficients, none beyond {LARGEST:g}"
             raise InputError(self.where, expected, field=name, value=value)
 
-    def colocated_rates(self, view: Snapshot, kinds: Sequence[str], alone: Floats) -> tuple[Floats, Floats, DeviceUsage]:
-        """Co-located rates of classes of these kinds and exclusive rates, their relative uncertainty, and device usage."""
+    def colocated_rates(
+        self, view: Snapshot, kinds: Sequence[str], alone: Floats, predictions: Sequence[str] | None = None
+    ) -> tuple[Floats, Floats, DeviceUsage]:
+        """Co-located rates of classes of these kinds and exclusive rates, their relative uncertainty, and device usage.
+        `predictions` are those of the jobs of each class; default: of the most recent job of its kind."""
         types = view.cluster.type_names
+        texts = [view.predictions.get(kind, "") for kind in kinds] if predictions is None else predictions
+        own = {at: prediction_of(text) for at, text in enumerate(texts) if text}
         known = self._known_usage
-        predicted = [_of_kind(known, kind, UNKNOWN_USAGE) for kind in kinds]
-        found = [[view.observations.get(_name(kind, name), use) for name in types] for kind, use in zip(kinds, predicted)]
-        busy, memory = np.moveaxis(np.array(found, dtype=float).reshape(len(kinds), len(types), 2), 2, 0)  # classes × types
+        found = [
+            [_usage(view.observations.get(_name(kind, name)), own.get(at), name, use) for name in types]
+            for at, (kind, use) in enumerate((kind, _of_kind(known, kind, UNKNOWN_USAGE)) for kind in kinds)
+        ]
+        columns = np.array(found, dtype=float).reshape(len(kinds), len(types), 3)
+        busy, memory, upper = np.moveaxis(columns, 2, 0)  # classes × types
         covered = np.array([not self.types or name in self.types for name in types], dtype=np.bool_)
         device = np.array([kind.memory_gb for kind in view.cluster.types])
         both = memory[:, None] + memory
         fits = covered & (both <= device) & np.isfinite(both)
-        slowdown, off, _ = self._interference.slower(busy, *self._held(kinds))
+        held = self._held(kinds, own)
+        slowdown, off, _ = self._interference.slower(busy, *held)
+        margin = None
+        if own:
+            above = self._above(busy, upper, held) - slowdown
+            most = np.hypot(*np.maximum(above, 0.0))  # with the utilization of each job at the upper end of its interval
+            margin, off = most / slowdown, np.hypot(off, most / Z80)
         paired = np.where(fits, alone[:, None, :] / slowdown, 0.0) * (alone > 0)[None, :, :]
-        return paired, off / slowdown, DeviceUsage(np.where(covered, busy / 100, 1.0), np.where(covered, memory, math.inf))
+        usage = DeviceUsage(np.where(covered, busy / 100, 1.0), np.where(covered, memory, math.inf), margin)
+        return paired, off / slowdown, usage
+
+    def _above(self, busy: Floats, upper: Floats, held: tuple[Floats, Floats]) -> Floats:
+        """The slowdowns where only the job itself, and where only the other one, has its upper utilization."""
+        size, twice = len(busy), (np.tile(each, 2) for each in held)
+        slowdown = self._interference.slower(np.concatenate((busy, upper)), *twice)[0]
+        return np.stack((slowdown[size:, :size], slowdown[:size, size:]))
 
     def coverage_gaps(self, kinds: Iterable[str], types: Sequence[AcceleratorType]) -> str:
         """Why some or all jobs of these kinds on these types are not co-located for want of predictions; empty: no gap."""
@@ -142,11 +166,14 @@ class ColocationModel:
             return InterferenceModel(Slowdown(self.below, self.above))
         return InterferenceModel.fitted(shipped_predictor(self.profiles or DEFAULT_DEVICE), self.sharing)
 
-    def _held(self, kinds: Sequence[str]) -> tuple[Floats, Floats]:
-        """Multiprocessors and kernel lengths by class; NaN where unknown."""
+    def _held(self, kinds: Sequence[str], own: Mapping[int, StepPrediction]) -> tuple[Floats, Floats]:
+        """Multiprocessors and kernel lengths by class; NaN where unknown. `own` are predictions of jobs, by class."""
         known = dict(multiprocessor_use(self.profiles)) if self.profiles and self._interference.finer is not None else {}
         known |= {kind: MultiprocessorUse(percent, kernel_us / 1e6) for kind, (percent, kernel_us) in self.sm_usage.items()}
         found = [_of_kind(known, kind, UNKNOWN) for kind in kinds]
+        for at, mine in own.items():
+            if mine.multiprocessors is not None and mine.kernel_s:
+                found[at] = MultiprocessorUse(mine.multiprocessors, mine.kernel_s)
         return np.array([one.multiprocessors for one in found]), np.array([one.kernel_s for one in found])
 
 
@@ -172,6 +199,16 @@ def usage_observations(view: Snapshot) -> dict[str, object]:
 def has_usage_observations(observations: Mapping[str, Any]) -> bool:
     """Whether agents have measured the usage of any kind."""
     return any(name.startswith(_PREFIX) for name in observations)
+
+
+def _usage(
+    seen: Sequence[float] | None, mine: StepPrediction | None, type_name: str, otherwise: tuple[float, float]
+) -> tuple[float, float, float]:
+    """Utilization, memory, and the upper end of the utilization: as measured, as predicted for the job, or else by kind."""
+    if seen is None and mine is not None and mine.device == type_name:
+        return mine.utilization, mine.memory_gb, mine.utilization_high
+    busy, memory = otherwise if seen is None else seen
+    return busy, memory, busy
 
 
 def _of_kind(known: Mapping[str, T], kind: str, default: T) -> T:

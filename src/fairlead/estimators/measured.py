@@ -6,7 +6,8 @@ as its given relative speed. Observed at rates m_s on types s,
 A rate is kept by kind, workers, type and whether a gang was on more nodes than it needs (*spread*), and replaced when a later
 one differs by more than a tenth. Of spread and not, the one without an observation is assumed to be like the other. A rate at a
 batch size that a plan gave is not kept for the kind. A job that reported a new batch size is measured as of the kind at that
-size, from then on; until then its first rate is used. For elastic jobs it observes what `fitted` does."""
+size, from then on; until then its first rate is used. A rate that was predicted for a job (`StepPrediction`) is used for this
+job until its kind was observed. For elastic jobs it observes what `fitted` does."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from fairlead.estimators.base import spread_gangs
 from fairlead.estimators.fitted import ModelSizes, class_per_job, elastic_observations, elastic_rows
 from fairlead.estimators.prior import UNKNOWN_LEVEL
 from fairlead.models.speed_curves import MIN_CHANGE
+from fairlead.prediction.step_prediction import prediction_of
 
 MAX_SPEED = 1e9
 """Limit of the relative speed of a type."""
@@ -65,24 +67,28 @@ class Measured:
 
     def rates(self, view: Snapshot) -> Rates:
         jobs, types = view.jobs, view.cluster.type_names
-        signatures: dict[tuple[str, int, str, float], int] = {}
+        signatures: dict[tuple[str, int, str, float, str], int] = {}
         row = []
         for number, code, workers in zip(jobs.number.tolist(), jobs.kind.tolist(), jobs.workers.tolist()):
             kind = view.names.kinds[code]
-            row.append(signatures.setdefault((kind, workers, *_present_kind(view, number, kind)), len(signatures)))
+            prediction = view.job_of[number].prediction if view.predictions else ""
+            signature = (kind, workers, *_present_kind(view, number, kind), prediction)
+            row.append(signatures.setdefault(signature, len(signatures)))
         speed = np.array([self.speeds.get(name, 1.0) for name in types])
         alone, spread = np.ones((2, len(signatures), len(types)))
         off, wide = np.zeros((2, *alone.shape))
-        for (kind, workers, present, worth), at in signatures.items():
+        for (kind, workers, present, worth, prediction), at in signatures.items():
             if kind != TIMED:
                 near, far = worth * _observed(view.observations, present, workers, types)
                 of_its_own = present == kind or (near + far).any()
                 if not (near + far).any():  # never observed at its batch size
                     near, far = _observed(view.observations, kind, workers, types)
-                alone[at] = _filled(np.where(near > 0, near, far), speed)
-                spread[at] = np.where(far > 0, far, alone[at])
                 guess = EXTRAPOLATED if (near + far).any() else UNKNOWN_LEVEL
                 off[at] = np.where((near > 0) & of_its_own, 0.0, guess)
+                if prediction:
+                    near, off[at] = _with_prediction(prediction, workers, types, near, off[at])
+                alone[at] = _filled(np.where(near > 0, near, far), speed)
+                spread[at] = np.where(far > 0, far, alone[at])
                 wide[at] = np.where((far > 0) & of_its_own, 0.0, guess)
         paired = np.zeros((len(signatures), len(signatures), len(types)))
         batches = MeasuredBatches(view.observations, types, speed) if view.adaptations else None
@@ -126,6 +132,13 @@ def _since_steps(view: Snapshot, number: int) -> float:
 def _observed(observations: ObservedValues, kind: str, workers: int, types: tuple[str, ...]) -> Floats:
     """Rates by type, not spread and spread; 0 where not observed."""
     return np.array([[observations.get(_name(kind, workers, t, wide), 0.0) for t in types] for wide in (False, True)])
+
+
+def _with_prediction(text: str, workers: int, types: tuple[str, ...], near: Floats, off: Floats) -> tuple[Floats, Floats]:
+    """Rates and their uncertainty, with what was predicted for a job in place of what was not observed."""
+    mine = prediction_of(text)
+    there = np.array([name == mine.device for name in types]) & (near <= 0) & (mine.workers == workers) & (mine.steps_per_s > 0)
+    return np.where(there, mine.steps_per_s, near), np.where(there, mine.rate_uncertainty, off)
 
 
 def _filled(measured: Floats, speed: Floats) -> Floats:

@@ -52,11 +52,12 @@ class Predicted(ColocationModel, _WithTable):
         return Observations(usage_observations(view))
 
     def rates(self, view: Snapshot) -> Rates:
-        if not self._kept or self._kept["observations"] is not view.observations:
+        inputs = view.observations, view.predictions
+        if not self._kept or any(one is not other for one, other in zip(self._kept["inputs"], inputs)):
             alone, kinds = self.table.alone, [kind for kind, _ in self.table.keys]
             paired, off, usage = self.colocated_rates(view, kinds, alone)
             columns = {**rate_columns(alone, self.table.spread, paired), "paired_uncertainty": off, "usage": usage}
-            self._kept.update(observations=view.observations, columns=columns)
+            self._kept.update(inputs=inputs, columns=columns)
         return Rates(self._rows.of(view.jobs, view.names), **self._kept["columns"])
 
 
@@ -71,8 +72,9 @@ class Monitored(ColocationModel, Measured):
     """Use throughputs that jobs report, and derive the slowdown of co-located jobs from the usage that agents measure.
 
     `speeds` are guesses of the types' relative speeds until a kind has run there. `usage`, `sm_usage`, `profiles`, `sharing`,
-    `below`, `above` and `types` are as for `predicted` and hold until a kind was measured with an accelerator to itself. A kind
-    without usage runs alone at first, and so it is measured.
+    `below`, `above` and `types` are as for `predicted` and hold until a kind was measured with an accelerator to itself. A job
+    that was submitted with a prediction has its own usage and throughput until then. A kind without usage runs alone at first,
+    and so it is measured.
     """
 
     paper: ClassVar[str] = "Horus §3.2 and §4.1 (Yeung et al., TPDS'21)"
@@ -93,10 +95,10 @@ class Monitored(ColocationModel, Measured):
 
     def rates(self, view: Snapshot) -> Rates:
         base = super().rates(view)
-        kinds = [""] * len(base.alone)
-        for row, code in zip(base.row.tolist(), view.jobs.kind.tolist()):
-            kinds[row] = view.names.kinds[code]
-        paired, off, usage = self.colocated_rates(view, kinds, base.alone)
+        kinds, predictions = [""] * len(base.alone), [""] * len(base.alone)
+        for row, code, number in zip(base.row.tolist(), view.jobs.kind.tolist(), view.jobs.number.tolist()):
+            kinds[row], predictions[row] = view.names.kinds[code], view.job_of[number].prediction
+        paired, off, usage = self.colocated_rates(view, kinds, base.alone, predictions)
         current_since_s = _current_since_s(view.jobs, view.observations)
         return replace(base, paired=paired, paired_uncertainty=off, usage=usage, current_since_s=current_since_s)
 

@@ -6,14 +6,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from fairlead.core.errors import InputError, require
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
 SHARDINGS = ("none", "ddp", "fsdp")
 SOURCES = ("fake step", "trial", "graph")
+Z80 = 1.2815515655446004
+"""Standard deviations from the middle of a normal distribution to either end of an 80 % interval."""
+MAX_AMOUNT = 1e30
+"""Of every number: products of a few stay finite."""
 _WHERE = "prediction"
+_NOT_IN_JOBS = ("parts_mb", "kernels", "flops", "bytes", "communication_mb", "notes")
 _ORDERED = (("utilization_low", "utilization", "utilization_high"), ("steps_per_s_low", "steps_per_s", "steps_per_s_high"))
 
 
@@ -79,6 +87,23 @@ class StepPrediction:
         """Return what `from_data` reads, ready for JSON."""
         return {**asdict(self), "parts_mb": dict(self.parts_mb), "notes": list(self.notes)}
 
+    @property
+    def memory_gb(self) -> float:
+        """The upper value of memory, as jobs request it."""
+        return self.memory_mb / 1024
+
+    @property
+    def rate_uncertainty(self) -> float:
+        """The relative standard deviation of the steps per second; infinite where these are not predicted."""
+        if not self.steps_per_s:
+            return math.inf
+        return (self.steps_per_s_high - self.steps_per_s_low) / (2 * Z80 * self.steps_per_s)
+
+    def job_text(self, type_name: str) -> str:
+        """Return what a job carries of it as JSON, with the GPU type of a cluster in place of the device's name."""
+        data = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_JOBS}
+        return orjson.dumps({**data, "device": type_name}).decode()
+
     @classmethod
     def from_data(cls, data: Any, source: object = _WHERE) -> StepPrediction:
         """Read a prediction.
@@ -112,4 +137,18 @@ def _check(good: object, expected: str, name: str, value: object) -> None:
 
 def _check_amount(name: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    _check(number and math.isfinite(value) and value >= 0, "a finite number of at least 0", name, value)
+    _check(number and 0 <= value <= MAX_AMOUNT, "a finite number of at least 0", name, value)
+
+
+@lru_cache(maxsize=10_000)
+def prediction_of(text: str) -> StepPrediction:
+    """The prediction that a job carries; its device is a GPU type.
+
+    Raises:
+        InputError: If it is not what `job_text` writes.
+    """
+    try:
+        data = orjson.loads(text)
+    except ValueError:
+        raise InputError(_WHERE, "JSON, as 'fairlead predict module --json' prints it", value=text[:80]) from None
+    return StepPrediction.from_data(data, "a job's prediction")

@@ -69,7 +69,8 @@ EXTRA_COLUMNS: Mapping[str, str] = {
 COLUMNS = (*DEFAULTS, *EXTRA_COLUMNS)
 ALL_MODES = (*MODES, ELASTIC)
 WHOLE = ("workers", "priority", "retry_limit", "group_order")
-TEXT = ("name", "kind", "user", "account", "allowed_types", "group", "mode", "command", "after", SCHEDULE, LOSS_CURVE, REGIMES)
+_NAMES = ("name", "kind", "user", "account", "allowed_types", "group", "mode")
+TEXT = (*_NAMES, "command", "after", "prediction", SCHEDULE, LOSS_CURVE, REGIMES)
 
 _SEPARATOR = "|"
 _MAY_BE_INFINITE = ("deadline_s", "time_limit_s", "max_slowdown")

@@ -3,7 +3,8 @@
     cost = ω₁ · (memory used and requested) / (device memory)  +  ω₂ · (predicted slowdown)
 
 with the mean over the jobs that share. A slowdown is the estimator's exclusive rate over its co-located rate; an observed
-slowdown of two kinds replaces it. The slowdown model is in `models/interference.py`. No accelerator is known by number here."""
+slowdown of two kinds replaces it. Limits hold with the margin of an uncertain prediction (`DeviceUsage.slowdown_margin`). The
+slowdown model is in `models/interference.py`. No accelerator is known by number here."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats
 from fairlead.core.observed_slowdowns import MAX_UNCERTAINTY, ROUNDING
 from fairlead.core.snapshot import Snapshot
+from fairlead.prediction.step_prediction import prediction_of
 
 PairSlowdowns: TypeAlias = Mapping[tuple[str, str, int], float]
 """Observed slowdown of a kind that is co-located with another, on a type."""
@@ -52,8 +54,11 @@ def job_signatures(view: Snapshot, min_memory_gb: Mapping[str, float]) -> dict[i
     jobs, kinds, signatures, unique = view.jobs, view.names.kinds, dict[int, JobSignature](), dict[Any, JobSignature]()
     columns = (jobs.number, view.rates.row, jobs.kind, jobs.workers, jobs.fits, jobs.memory_gb, jobs.cpus, jobs.host_memory_gb)
     for number, row, kind, workers, fits, memory, cpus, host_memory in zip(*(column.tolist() for column in columns)):
+        job = view.job_of[number]
+        if job.prediction and view.rates.usage is not None and memory == prediction_of(job.prediction).memory_gb:
+            memory = 0.0  # not requested, but predicted: the estimator has it, or what was measured
         memory = max(memory, min_memory_gb.get(str(number), 0.0)) if min_memory_gb else memory
-        key = (row, kinds[kind], workers, fits, memory, view.job_of[number].max_slowdown, cpus, host_memory)
+        key = (row, kinds[kind], workers, fits, memory, job.max_slowdown, cpus, host_memory)
         if (signature := unique.get(key)) is None:
             signature = unique[key] = JobSignature(*key)
         signatures[number] = signature
@@ -118,19 +123,20 @@ class ColocationCost:
         uncertainty = self.view.rates.uncertainty
         return uncertainty is None or float(uncertainty[job.row, type_]) < MAX_UNCERTAINTY
 
-    def slowdowns(self, jobs: tuple[JobSignature, ...], type_: int) -> list[float]:
-        """The slowdown of each job: the product over its neighbours, observed or else predicted."""
+    def slowdowns(self, jobs: tuple[JobSignature, ...], type_: int, *, upper: bool = False) -> list[float]:
+        """The slowdown of each job: the product over its neighbours, observed or else predicted (`upper`: with its margin)."""
         return [
-            math.prod(self._slowdown(one, two, type_) for other, two in enumerate(jobs) if other != at)
+            math.prod(self._slowdown(one, two, type_, upper) for other, two in enumerate(jobs) if other != at)
             for at, one in enumerate(jobs)
         ]
 
-    def _slowdown(self, one: JobSignature, two: JobSignature, type_: int) -> float:
+    def _slowdown(self, one: JobSignature, two: JobSignature, type_: int, upper: bool) -> float:
         observed = self.observed.get((one.kind, two.kind, type_))
         if observed is not None:
             return observed
-        rates = self.view.rates
-        return float(rates.alone[one.row, type_] / rates.paired[one.row, two.row, type_])
+        rates, margin = self.view.rates, self.view.rates.usage.slowdown_margin if upper and self.view.rates.usage else None
+        slowdown = float(rates.alone[one.row, type_] / rates.paired[one.row, two.row, type_])
+        return slowdown if margin is None else slowdown * (1 + float(margin[one.row, two.row, type_]))
 
     def cost(self, jobs: tuple[JobSignature, ...], type_: int) -> float | None:
         """The cost per accelerator of this type if the last job joins the others; None where that is not allowed."""
@@ -147,7 +153,8 @@ class ColocationCost:
             # A job with a limit runs alone until its exclusive rate is known: a violation could not be observed.
             if any(limit < math.inf and not self.rate_known(job, type_) for limit, job in zip(limits, jobs)):
                 return None
-            if any(slowdown > limit * (1 + ROUNDING) for slowdown, limit in zip(slowdowns, limits)):
+            upper = self.slowdowns(jobs, type_, upper=True)
+            if any(slowdown > limit * (1 + ROUNDING) for slowdown, limit in zip(upper, limits)):
                 return None
         memory, device = sum(self.memory_gb(job, type_) for job in jobs), self.device_memory_gb[type_]
         fraction = 0.0 if math.isinf(device) else min(memory / device, 1.0)
