@@ -80,6 +80,8 @@ ONE_JOB: Mapping[str, str] = {
     "checkpoint": "folder of its checkpoints, or null",
     "checkpoint_file": "the newest file in it, empty if there is none; null if the control plane cannot see the folder",
     "outputs": "patterns of the files that it keeps",
+    "prediction": "what was predicted of the job (`utilization`, `memory_gb`, `steps_per_s`: `predicted`, `measured`, and the "
+    "`low` and `high` ends of an 80 % interval), for GPUs of `type`, with a `note` if the memory was too low; null: nothing",
     "metrics": "last reported value of each metric",
     "earlier": "numbers of earlier jobs with the same name",
 }

@@ -55,7 +55,8 @@ class ClusterConnection:
 
         Args:
             run: The command, or a whole task as a mapping.
-            fields: Further fields of the task file, e.g. `name`, `workers`, `types`, `steps`, `env`, `directory`.
+            fields: Further fields of the task file, e.g. `name`, `workers`, `types`, `steps`, `env`, `directory`;
+                `prediction` is what `fairlead.predict` returns.
 
         Returns:
             A handle of the job.
@@ -63,10 +64,10 @@ class ClusterConnection:
         Raises:
             FairleadError: The control plane refused the job, or does not answer.
         """
-        task = dict(run) if isinstance(run, Mapping) else {"run": run if isinstance(run, str) else list(run)}
-        many = {**task, **fields}.keys() & {"array", "grid"}
+        task = _task(run, fields)
+        many = task.keys() & {"array", "grid"}
         require(not many, "submit", "one job; submit_array submits arrays and grids", *many)
-        [answer] = self.client.submit([{**task, **fields}])
+        [answer] = self.client.submit([task])
         return JobHandle(self.client, str(answer["name"]), int(answer["number"]))
 
     def submit_array(self, run: str | Sequence[str] | Mapping[str, Any], **fields: Any) -> list[JobHandle]:
@@ -75,8 +76,7 @@ class ClusterConnection:
         Returns:
             A handle of each job, in the order of the indices.
         """
-        task = dict(run) if isinstance(run, Mapping) else {"run": run if isinstance(run, str) else list(run)}
-        answers = self.client.submit([{**task, **fields}])
+        answers = self.client.submit([_task(run, fields)])
         return [JobHandle(self.client, str(answer["name"]), int(answer["number"])) for answer in answers]
 
     def job(self, name: str) -> JobHandle:
@@ -142,6 +142,15 @@ class ClusterConnection:
     def undrain(self, node: str) -> dict[str, Any]:
         """Use a drained node again; return its record."""
         return self.client.drain(node, undo=True)
+
+
+def _task(run: str | Sequence[str] | Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    task = dict(run) if isinstance(run, Mapping) else {"run": run if isinstance(run, str) else list(run)}
+    made = {**task, **fields}
+    prediction: Any = made.get("prediction")
+    if hasattr(prediction, "to_data"):
+        made["prediction"] = prediction.to_data()
+    return made
 
 
 @dataclass(frozen=True)

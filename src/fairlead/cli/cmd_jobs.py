@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fairlead.cli.cmd_wait import follow_jobs, print_log
-from fairlead.cli.job_info import array_lines, detail_lines, next_decision
+from fairlead.cli.job_info import array_lines, detail_lines, next_decision, prediction_facts
 from fairlead.cli.job_tables import array_record, jobs_table, legible, lost_work, slowdown_text, with_arrays
 from fairlead.cli.output import JsonOption, note, out, print_json, progress
 from fairlead.cli.selectors import (
@@ -132,7 +132,7 @@ def why_command(
     jobs = [_with_last_lines(plane, job) for job in jobs_in_detail(plane, words)]
     if json:
         keys = ["name", "phase", "reason", "next_decision_s", "latest_decision_s", "quota_jobs", "unreachable", "last_lines"]
-        keys += ["not_begun", "engine_problems", "slowdown", "separations"]
+        keys += ["not_begun", "engine_problems", "slowdown", "separations", "prediction"]
         answers = [{key: job.get(key) for key in keys if key in job or key == "reason"} for job in jobs]
         for answer, found in zip(answers, _fixes(plane, jobs, quiet=True) if fix else ()):
             answer["fixes"] = found
@@ -153,6 +153,8 @@ def why_command(
         text += f"; it is {slow}, and will be separated" if (slow := slowdown_text(job)) else ""
         text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)
+        if predicted := [f"{label}: {text}" for label, text in prediction_facts(job) if text]:
+            out.print(f"  predicted {'; '.join(predicted)}", soft_wrap=True)
         for line in job.get("last_lines", ()):
             out.print(f"  {legible(line)}", soft_wrap=True)
     for job, found in zip(jobs, _fixes(plane, jobs, quiet=False) if fix else ()):

@@ -6,10 +6,12 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import orjson
 import typer
 
 from fairlead.cli.cmd_wait import follow_jobs, wait_for_jobs
@@ -19,6 +21,7 @@ from fairlead.cli.selectors import control_plane
 from fairlead.config.yaml_source import read_yaml
 from fairlead.core.errors import InputError
 from fairlead.experiments.metric_columns import format_delay, format_duration
+from fairlead.prediction.step_prediction import StepPrediction
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
 
@@ -48,7 +51,13 @@ def submit_command(
     prefix: str = _job("", help="Words before the command, such as a container runtime."),
     workers: int = _resource(1, "--workers", "--gpus", help="Number of workers (gang size). Each worker has one GPU.", min=1),
     types: str = _resource("", help="GPU types that the job may use, separated by commas."),
-    memory_gb: float = _resource(0.0, help="GPU memory for each worker.", min=0),
+    memory_gb: float = _resource(0.0, help="GPU memory for each worker.  [default: as predicted]", min=0),
+    predict: str = _resource(
+        "",
+        metavar="FILE:NAME",
+        help="Predict this training here, as 'fairlead predict module' does, and submit the prediction.",
+    ),
+    prediction: str = _resource("", metavar="FILE", help="A prediction that 'fairlead predict module --json' printed."),
     cpus: float = _resource(0.0, help="CPU cores for each worker.", min=0),
     host_memory_gb: float = _resource(0.0, help="Host memory for each worker.", min=0),
     time: str = _schedule("", help="Run-time limit over all launches, as in 90m, 2h or 1-02:00:00; waiting does not count."),
@@ -91,12 +100,17 @@ def submit_command(
 
       fairlead submit task.yaml --array 0-19
 
+      fairlead submit --predict train.py:training -- python train.py
+
     Words after -- are a program with its arguments. A command in quotes runs in a shell. A job script (x.sh) is sent along, so
     nodes need no copy; its lines '#FAIRLEAD --gpus 2' and the common '#SBATCH' lines are options. Options of the command line
     override those of a file.
 
     Without --code, the job runs in this directory, which the nodes must have too. With --code DIR (or code: DIR in the file),
     the directory is sent and unpacked on the node, without private keys (PEM files).
+
+    With --predict (or predict: FILE:NAME in the file), the job has a prediction of its GPU memory, utilization and speed. So
+    it may share a GPU before it was measured. The training is traced on this machine, without a GPU (extra: torch).
 
     Several task files, an array or a grid are one submission: all jobs are accepted or none. If a job fails, the jobs
     that wait for it (--after) are cancelled.
@@ -121,7 +135,7 @@ def submit_command(
     jobs, specs = list[dict[str, Any]](), list[TaskSpec]()
     archives, folders = list[bytes](), list[Path]()
     for source, task, folder in written:
-        task = _merged(_by_field(task), _fields(given))
+        task = _with_prediction(_by_field(task), _fields(given), folder, source)
         if (place := _code(given.get("code", ""), task, folder)) is not None:
             archives.append(pack_code(place, lambda path: note(f"{path} is not sent: it is a private key")))
             task["code"] = archive_digest(archives[-1])
@@ -256,8 +270,38 @@ def _by_field(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def _task_in(file: str) -> dict[str, Any]:
     written = read_yaml(file)
-    written.mapping([*TaskSpec.model_fields, *ALIASES])
+    written.mapping([*TaskSpec.model_fields, *ALIASES, "predict"])
     return dict(written.data)
+
+
+_PREDICTIONS = ("predict", "prediction")
+
+
+def _with_prediction(task: Mapping[str, Any], given: Mapping[str, Any], folder: Path, source: str) -> dict[str, Any]:
+    """Merge the fields of a file and of the command line. A training to predict, or a file, is replaced by the prediction."""
+    if any(name in given for name in _PREDICTIONS):
+        task, folder, source = {k: v for k, v in task.items() if k not in _PREDICTIONS}, Path.cwd(), "command line"
+    merged = _merged(task, given)
+    predict, found = merged.pop("predict", None), merged.get("prediction")
+    if predict is not None and found is not None:
+        raise InputError(source, "either a training to predict, or a prediction", field="predict")
+    if predict is not None:
+        options = dict(predict) if isinstance(predict, Mapping) else {"module": predict}
+        if not isinstance(module := options.pop("module", None), str) or ":" not in module:
+            raise InputError(source, "a file and a name in it, as in train.py:training", field="predict", value=module)
+        predict_file = import_module("fairlead.prediction.predict_module").predict_file
+        merged["prediction"] = predict_file(str(folder / module), **options).to_data()
+    elif isinstance(found, str):
+        try:
+            data = orjson.loads((folder / found).read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(folder / found, f"a file that 'fairlead predict module --json' wrote ({error})") from None
+        merged["prediction"] = data.get("prediction", data) if isinstance(data, dict) else data
+    if isinstance(found := merged.get("prediction"), dict):
+        about = StepPrediction.from_data(found, source)
+        busy = f"{about.utilization:.0f} % utilization ({about.utilization_low:.0f} to {about.utilization_high:.0f})"
+        note(f"predicted on {about.device}: at most {about.memory_gb:.1f} GB, {busy}, {about.steps_per_s:.3g} steps/s")
+    return merged
 
 
 def _code(place: str, task: Mapping[str, Any], folder: Path) -> Path | None:

@@ -33,6 +33,7 @@ def job_details(job: Mapping[str, Any]) -> list[tuple[str, list[Line]]]:
         "Resources": _resources(job),
         "Time": _times(job),
         "Progress": _progress(job),
+        "Prediction": prediction_facts(job),
         "Scheduling": _scheduling(job),
         "Result": _result(job),
     }
@@ -157,6 +158,23 @@ def _progress(job: Mapping[str, Any]) -> Iterator[Line]:
     seen = "" if newest is None else f" (newest: {newest})" if newest else " (empty)"
     yield "checkpoint folder", legible(f"{job['checkpoint']}{seen}") if job.get("checkpoint") else ""
     yield "flags", legible("; ".join(job.get("flags") or ()))
+
+
+def prediction_facts(job: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield what was predicted of a job and what was measured, each as a label and a text."""
+    if not (about := job.get("prediction")):
+        return
+    yield "for a GPU of type", str(about["type"])
+    for label, name, unit in (("utilization", "utilization", " %"), ("speed", "steps_per_s", " steps/s")):
+        if (one := about[name])["predicted"]:
+            yield label, f"{one['predicted']:.3g}{unit} ({one['low']:.3g} to {one['high']:.3g}){_measured(one, unit)}"
+    memory = about["memory_gb"]
+    yield "GPU memory", f"at most {memory['predicted']:.1f} GB{_measured(memory, ' GB')}"
+    yield "note", about.get("note", "")
+
+
+def _measured(one: Mapping[str, Any], unit: str) -> str:
+    return "" if one["measured"] is None else f", measured {one['measured']:.3g}{unit}"
 
 
 def _scheduling(job: Mapping[str, Any]) -> Iterator[Line]:

@@ -424,7 +424,7 @@ def note_unmonitored(scheduler: SchedulerConfig) -> None:
     if part.name in ("monitored", "watched") and not given:
         note(
             f"{scheduler.label}: no job is predicted, so no job shares a GPU before an agent has measured its job type through"
-            " NVML (agents with simulated GPUs never do); give predictions with"
+            " NVML (agents with simulated GPUs never do); submit jobs with --predict, or give predictions with"
             " --estimator 'monitored:usage={KIND: [PERCENT, GB]}', see docs/guides/gpu-sharing.md"
         )
 

@@ -18,6 +18,9 @@ def feasible_types(job: Job, cluster: Cluster) -> int:
     return mask
 
 
+_SMALLER = "it was predicted; 'fairlead predict module ... --max-batch' prints the largest batch size that fits"
+
+
 def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
     """Why a job that fits on no type does not."""
     if not cluster.number_of_node:
@@ -34,7 +37,7 @@ def infeasible_reason(job: Job, cluster: Cluster) -> Reason:
         return Reasons.needs(job.workers, "GPUs of one type", of_at_most=largest, there=f"{where} {there}")
     memory = max(t.memory_gb for t in suits)
     if job.memory_gb > memory:
-        return Reasons.needs(job.memory_gb, "GB of GPU memory", of_at_most=memory)
+        return Reasons.needs(job.memory_gb, "GB of GPU memory", of_at_most=memory, there=_SMALLER if job.prediction else "")
     hosted = max(cluster.workers_hosted(t.name, job.cpus, job.host_memory_gb) for t in suits)
     wanted = f"{job.cpus:g} CPUs and {job.host_memory_gb:g} GB for a worker"
     if not hosted:

@@ -96,6 +96,7 @@ export function jobView(root, { store, forecast, session, go }, argument) {
         ["preemptions", record.preemptions || null],
         ["failures", record.failures || null],
         ["held by", record.held_by],
+        ...predictionFacts(record.prediction),
       ]),
       jobActions({ ...record, phase: state }, session, load),
     );
@@ -203,4 +204,20 @@ function meter(share) {
     bar = make("span", { class: "meter inline" }, inner);
   inner.style.width = `${100 * Math.min(1, share)}%`;
   return bar;
+}
+
+// What was predicted of a job, with what was measured of it alone on a GPU.
+function predictionFacts(prediction) {
+  if (!prediction) return [];
+  const measured = (one, unit) => (one.measured === null ? "" : `, measured ${digits(one.measured)}${unit}`),
+    between = (one, unit) =>
+      one.predicted ? `${digits(one.predicted)}${unit} (${digits(one.low)} to ${digits(one.high)})${measured(one, unit)}` : null,
+    memory = prediction.memory_gb;
+  return [
+    ["predicted for", prediction.type],
+    ["predicted utilization", between(prediction.utilization, " %")],
+    ["predicted memory", `at most ${digits(memory.predicted)} GB${measured(memory, " GB")}`],
+    ["predicted speed", between(prediction.steps_per_s, " steps/s")],
+    ["prediction", prediction.note],
+  ];
 }

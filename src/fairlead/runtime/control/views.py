@@ -15,11 +15,13 @@ import numpy as np
 
 from fairlead.core.cluster import Drain, Ints
 from fairlead.core.job import TIME_LIMIT, Job, Phase, flags_of, model_of
+from fairlead.core.plan import BUSY, MEASURED_METRICS, TAKEN_GB
 from fairlead.core.reasons import Code
 from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
+from fairlead.prediction.step_prediction import prediction_of
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Task
@@ -177,6 +179,7 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
         "time_limit_s": _finite(job.time_limit_s),
         "retries": job.retry_limit,
         "outputs": list(task.outputs),
+        "prediction": prediction_record(state, number) if job.prediction else None,
         "checkpoint": checkpoint,
         "metrics": {
             name: float(column[number])
@@ -184,6 +187,26 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
             if math.isfinite(column[number]) and not name.startswith("loss.")  # derived by the state
         },
     }
+
+
+def prediction_record(state: State, number: int) -> dict[str, Any]:
+    """What is predicted of a job on a GPU of its own, with the ends of 80 % intervals, and what was measured there."""
+    job, found = state.job_of[number], prediction_of(state.job_of[number].prediction)
+    seen = {name: float(column[number]) for name, column in state.store.metrics.items() if name in MEASURED_METRICS}
+    alone = [
+        rate
+        for kind, workers, type_name, spread, rate in measured_rates(state.observations)
+        if (kind, workers, type_name, spread) == (job.kind, job.workers, found.device, False)
+    ]
+    busy, taken_gb = (_finite(seen.get(name, math.nan)) for name in (BUSY, TAKEN_GB))
+    memory = {"predicted": found.memory_gb, "measured": taken_gb}
+    record: dict[str, Any] = {"type": found.device, "memory_gb": memory}
+    for name, measured in (("utilization", None if busy is None else 100 * busy), ("steps_per_s", alone[0] if alone else None)):
+        low, middle, high = (getattr(found, f"{name}{end}") for end in ("_low", "", "_high"))
+        record[name] = {"predicted": middle, "low": low, "high": high, "measured": measured}
+    if taken_gb is not None and taken_gb > found.memory_gb:
+        record["note"] = f"it uses {taken_gb:.1f} GB of GPU memory, more than the {found.memory_gb:.1f} GB that were predicted"
+    return record
 
 
 def _unreachable(plane: ControlPlane, number: int) -> dict[str, float]:

@@ -3,10 +3,12 @@ that the journal has everything about the job."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -28,6 +30,8 @@ from pydantic import (
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
+from fairlead.prediction.step_prediction import StepPrediction
+from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.runtime.protocol.command_line import MAX_WORD, MAX_WORDS, command_words, program_name
 from fairlead.runtime.protocol.orders import Task
 from fairlead.runtime.protocol.task_array import ArrayMember, array_indices, grid_size, grid_values
@@ -41,6 +45,8 @@ MAX_NAME = 128
 MAX_TASK_BYTES = 1 << 20  # size limit of an encoded task, which agents receive in one message
 
 MAX_AFTER = 100
+
+MAX_GB = 1e9  # of memory, and cores
 
 ENGINES = ("slurm", "kubernetes")  # parts of a task file that only the driver of this name reads
 
@@ -88,7 +94,7 @@ def _seconds(value: Any) -> Any:
 Label = Annotated[str, AfterValidator(_label)]
 Word = Annotated[str, AfterValidator(_word)]
 Positive = Annotated[float, Field(gt=0, lt=1e15)]
-Amount = Annotated[float, Field(ge=0, lt=1e9)]
+Amount = Annotated[float, Field(ge=0, lt=MAX_GB)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 
 DURATIONS = {name: f"{name}_s" for name in ("deadline", "time_limit", "min_run", "grace")}
@@ -162,7 +168,7 @@ class TaskSpec(Spec):
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0  # higher goes first, in policies that use priorities
     account: Label = ""  # team or project that the job counts for; default: that of the token
     types: Annotated[list[Label], Field(max_length=64)] = []  # GPU types that the job may use; default: any
-    memory_gb: Amount = 0.0  # memory that the job needs on each GPU
+    memory_gb: Amount = 0.0  # memory that the job needs on each GPU; default: as predicted
     cpus: Amount = 0.0  # CPU cores that each worker needs
     host_memory_gb: Amount = 0.0  # host memory that each worker needs
     deadline_s: Annotated[Seconds, Field(gt=0, lt=1e15, description="or deadline: 2h")] | None = None
@@ -179,6 +185,9 @@ class TaskSpec(Spec):
     max_slowdown: Annotated[
         float | None, Field(ge=1, lt=1e15, description="tolerated slowdown by co-location, relative to running alone; 1: none")
     ] = None
+    prediction: Annotated[
+        dict[str, Any], Field(description="what `fairlead predict module --json` prints; a task file may name a file of it")
+    ] = {}
     array: Annotated[
         str | StrictInt | list[StrictInt], Field(description="many jobs of this task: 20 (0 to 19), 0-19, 0-19:2 or 1,3,5")
     ] = ""
@@ -258,6 +267,20 @@ class TaskSpec(Spec):
             raise ValueError("no schedule without `steps`: its shares are shares of the steps")
         return schedule
 
+    @field_validator("prediction")
+    @classmethod
+    def _valid_prediction(cls, prediction: dict[str, Any]) -> dict[str, Any]:
+        if not prediction:
+            return {}
+        try:
+            found = StepPrediction.from_data(prediction)
+        except InputError as error:
+            field = "" if error.field is None else f"{error.field}: "
+            raise ValueError(f"{field}{error.expected}, not {error.value!r:.60}") from None
+        if not found.memory_gb < MAX_GB:
+            raise ValueError(f"memory_mb: less than {MAX_GB:g} GB, not {found.memory_mb!r}")
+        return prediction
+
     @field_validator("after", "outputs", mode="before")
     @classmethod
     def _after_as_list(cls, after: object) -> object:
@@ -323,12 +346,28 @@ class TaskSpec(Spec):
         size, bounds, values = len(indices), (indices[0], indices[-1]), grid if self.grid else [{}] * len(indices)
         return [ArrayMember(name, array_id, index, size, values[place], place, bounds) for place, index in enumerate(indices)]
 
+    @cached_property
+    def _predicted(self) -> tuple[str, float]:
+        """What jobs carry of the prediction, and its memory in GB."""
+        if not self.prediction:
+            return "", 0.0
+        found = StepPrediction.from_data(self.prediction)
+        return found.job_text(accelerator_type_of(found.device)), found.memory_gb
+
+    @property
+    def job_type(self) -> str:
+        """The kind of its jobs. Without one, other predictions are other kinds: a script may train many models."""
+        predicted, program = self._predicted[0], program_name(self.run).rsplit("/", 1)[-1]
+        if self.kind or not predicted:
+            return self.kind or program[:MAX_NAME]
+        return f"{program[: MAX_NAME - 7]}@{hashlib.blake2b(predicted.encode(), digest_size=3).hexdigest()}"
+
     def job(self, name: str, user: str, after: Sequence[int] = (), member: ArrayMember | None = None) -> Job:
         """The job of this task, or of one member of its array; `after` are the numbers of the jobs that it waits for."""
         return Job(
             name,
             steps=self.steps,
-            kind=self.kind or program_name(self.run).rsplit("/", 1)[-1][:MAX_NAME],
+            kind=self.job_type,
             workers=self.workers,
             weight=self.weight,
             priority=self.priority,
@@ -336,7 +375,7 @@ class TaskSpec(Spec):
             account=self.account,
             deadline_s=math.inf if self.deadline_s is None else self.deadline_s,
             allowed_types=tuple(self.types),
-            memory_gb=self.memory_gb,
+            memory_gb=self.memory_gb or self._predicted[1],
             cpus=self.cpus,
             host_memory_gb=self.host_memory_gb,
             time_limit_s=math.inf if self.time_limit_s is None else self.time_limit_s,
@@ -349,6 +388,7 @@ class TaskSpec(Spec):
             after=tuple(after),
             max_slowdown=math.inf if self.max_slowdown is None else self.max_slowdown,
             schedule=parse_regimes(self.schedule) if self.schedule else (),
+            prediction=self._predicted[0],
         )
 
     def _command(self, member: ArrayMember | None = None) -> str:

@@ -1,0 +1,69 @@
+"""`fairlead submit` with a prediction: jobs share a GPU at once, and users see what was predicted."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import command
+from cluster_up import cluster_up, until
+
+PREDICTED: dict[str, Any] = {
+    "device": "Tesla V100-SXM2-16GB",
+    "allocated_mb": 1024.0,
+    "reserved_mb": 1536.0,
+    "memory_mb": 2048.0,
+    "parts_mb": {"parameters": 300.0},
+    "utilization": 30.0,
+    "utilization_low": 25.0,
+    "utilization_high": 35.0,
+    "multiprocessors": 20.0,
+    "steps_per_s": 2.0,
+    "steps_per_s_low": 1.6,
+    "steps_per_s_high": 2.4,
+    "kernel_s": 1e-5,
+    "notes": ["a note"],
+}
+
+
+def test_jobs_with_predictions_share_at_once_and_others_do_not(tmp_path: Path):
+    answer, fairlead = (functools.partial(ask, cwd=tmp_path) for ask in (command.answer, command.fairlead))
+    (tmp_path / "light.json").write_text(json.dumps(PREDICTED))
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "light.json").write_text(json.dumps({"prediction": PREDICTED, "max_batch": 64}))
+    (tmp_path / "more" / "task.yaml").write_text("run: sleep 1000\nprediction: light.json\nmax_slowdown: 1.5\n")
+    bad = {"huge": {"memory_mb": 1e9}, "other": {"device": "NVIDIA H200"}, "hostile": {"utilization": 130}}
+    for name, change in bad.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**PREDICTED, **change}))
+    with cluster_up(tmp_path, "--preset", "horus", cluster="1xv100:1"):
+        limited = ("--max-slowdown", "1.5")
+        sent = fairlead("submit", "--name", "one", "--prediction", "light.json", *limited, "--", "sleep", "1000")
+        assert sent.returncode == 0, sent.stderr
+        assert "predicted on Tesla V100-SXM2-16GB: at most 2.0 GB, 30 % utilization (25 to 35), 2 steps/s" in sent.stderr
+        assert fairlead("submit", "--name", "two", "more/task.yaml").returncode == 0
+        assert fairlead("submit", "--name", "plain", "--", "sleep", "1000").returncode == 0
+
+        def phases() -> Counter[str]:
+            return Counter(job["phase"] for job in answer("queue")["jobs"])
+
+        until(lambda: phases() == {"running": 2, "waiting": 1}, tmp_path)
+        about = answer("info", "two")
+        assert (about["colocated_with"], about["memory_gb"], about["kind"]) == (["one"], 2.0, answer("info", "one")["kind"])
+        assert about["prediction"]["utilization"] == {"predicted": 30.0, "low": 25.0, "high": 35.0, "measured": None}
+        assert answer("why", "one")["prediction"] == about["prediction"]
+        assert answer("info", "plain")["prediction"] is None
+        shown = fairlead("info", "one").stdout
+        assert "at most 2.0 GB" in shown
+        assert "30 % (25 to 35)" in shown
+        assert "predicted for a GPU of type: v100; utilization: 30 % (25 to 35)" in fairlead("why", "one").stdout
+        refused = {name: fairlead("submit", "--prediction", f"{name}.json", "--", "true") for name in bad}
+        assert "needs 976562 GB of GPU memory" in refused["huge"].stderr
+        assert "--max-batch" in refused["huge"].stderr
+        assert "prediction: it is for 'h200', and this cluster has v100" in refused["other"].stderr
+        assert "utilization" in refused["hostile"].stderr
+        missing = fairlead("submit", "--prediction", "none.json", "--", "true")
+        assert "none.json" in missing.stderr
+        assert [done.returncode for done in (*refused.values(), missing)] == [4, 2, 2, 2]
