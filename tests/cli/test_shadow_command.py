@@ -9,8 +9,13 @@ import sys
 import command
 import pytest
 from cluster_up import LOG, cluster_up, until
+from typer.testing import CliRunner
 
-from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
+from fairlead.cli import cmd_shadow
+from fairlead.cli.main import app
+from fairlead.experiments.live_inputs import JournalFollower
+from fairlead.experiments.shadow import ShadowComparison
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import free_port, running
 
 
@@ -99,6 +104,33 @@ def test_a_shadow_follows_a_cluster_through_a_restart_and_is_promoted(tmp_path):
                 assert command.answer("scheduler", "show", cwd=tmp_path)["scheduler"]["policy"] == "srtf"
                 again = command.fairlead("shadow", "--policy", "srtf", "--promote", cwd=tmp_path)
                 assert "another scheduler than the one in use" in again.stderr
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_shadow_is_not_promoted_if_the_control_plane_did_not_answer_last(monkeypatch, answers):
+    asked, switched = [], []
+
+    class Plane:
+        def scheduler(self):
+            return {"policy": "fifo"}
+
+        def journal(self, after):
+            asked.append(after)
+            if len(asked) > answers:
+                raise Unreachable("cannot reach it")
+            return [b"an event"]
+
+        def switch(self, *about, **more):
+            switched.append(about)
+
+    monkeypatch.setattr(cmd_shadow, "control_plane", Plane)
+    monkeypatch.setattr(JournalFollower, "catch_up", lambda self: bool(self._fetch(0)))
+    monkeypatch.setattr(cmd_shadow, "compare_shadow", lambda *about, **more: ShadowComparison("srtf", "fifo", 1.0, 0, 0, {}))
+    words = ["shadow", "--policy", "srtf", "--promote", "--every", "0.01s", "--for", "0.1s", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert not switched
+    assert done.exit_code == 1
+    assert "not promoted" in str(done.exception)
 
 
 def test_only_admins_read_the_journal(tmp_path):

@@ -16,6 +16,7 @@ from fairlead.config.registry import FORMER_KINDS, GROUPS, Preset, Registered, R
 from fairlead.config.schedulers import SchedulerConfig, parse_part, read_scheduler, scheduler_of
 from fairlead.core.errors import InputError, UnknownName, near_names
 from fairlead.runtime.control.snapshotter import check_serializable
+from fairlead.runtime.http_client import ControlPlaneClient
 
 scheduler_app = typer.Typer(help="Show or change the scheduler of a cluster.", no_args_is_help=True)
 
@@ -54,8 +55,6 @@ def set_scheduler(
     Jobs keep running. The state of the old policy is dropped; measured throughputs are kept. An invalid scheduler is refused
     with the reason, and the current one stays. --policy and --round change only that part.
     """
-    from fairlead.cli.options import note_unmonitored  # slow to import
-
     if file is None and not preset and not policy and round_s is None:
         raise InputError("scheduler set", "a scheduler file, --preset, --policy or --round")
     if file is not None and preset:
@@ -68,6 +67,13 @@ def set_scheduler(
         config = replace(config, policy=parse_part(policy), name="")
     if round_s is not None:
         config = replace(config, round_s=round_s)
+    switch_to(plane, config, present, why, json)
+
+
+def switch_to(plane: ControlPlaneClient, config: SchedulerConfig, present: Any, why: str, json: bool) -> None:
+    """Switch a cluster to a scheduler and print it; with `present`, only if that is still the scheduler in use."""
+    from fairlead.cli.options import note_unmonitored  # slow to import
+
     check_serializable(config.to_data())
     note_unmonitored(config)
     _tell(scheduler_of(plane.switch(config.to_data(), why, instead_of=present)), json)

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli import options as opt
+from fairlead.cli.cmd_scheduler import switch_to
 from fairlead.cli.cmd_whatif import interval_text, scheduler_choice, signed
 from fairlead.cli.output import check_paths, note, option_error, option_seconds, out, print_json
 from fairlead.cli.selectors import control_plane
@@ -101,9 +102,10 @@ def shadow_command(
         _print(compare_shadow(events, chosen(scheduler_of(present)), name=journal, registry=registry), json)
         return
     plane = control_plane()
-    scheduler = chosen(scheduler_of(plane.scheduler()))
+    present = plane.scheduler()
+    scheduler = chosen(scheduler_of(present))
     pace = Pace(wait_s, cpu / 100, length_s)
-    last: ShadowComparison | None = None
+    last, away = None, "it has not answered"
     try:
         live = Live(console=out, auto_refresh=False) if out.is_terminal and not json else None
         with live or nullcontext():
@@ -117,14 +119,13 @@ def shadow_command(
     except KeyboardInterrupt:
         if promote:
             raise
-    how = [f"--{name} {value}" for name, value in (("policy", policy), ("preset", preset), ("round", round_s)) if value]
-    words = " ".join([*([str(config)] if config else []), *how])
     if promote:
-        from fairlead.cli.cmd_scheduler import set_scheduler
-
-        verdict = f"promoted from shadow: {last.verdict}" if last is not None else "promoted from shadow"
-        set_scheduler(config, preset, policy, round_s, verdict, json)
+        if last is None or away:
+            raise FairleadError(f"not promoted, because the last comparison failed: {away}")
+        switch_to(plane, scheduler, present, f"promoted from shadow: {last.verdict}", json)
     else:
+        how = [f"--{name} {value}" for name, value in (("policy", policy), ("preset", preset), ("round", round_s)) if value]
+        words = " ".join([*([str(config)] if config else []), *how])
         note(f"to use this scheduler: fairlead scheduler set {words}")
 
 
@@ -161,10 +162,11 @@ class Pace:
 def comparisons(
     follower: JournalFollower, scheduler: SchedulerConfig, registry: Registry, pace: Pace
 ) -> Iterator[tuple[ShadowComparison | None, str]]:
-    """Yield a comparison when there are new events; while the control plane does not answer, the one before and the problem."""
-    last: ShadowComparison | None = None
+    """Yield a comparison when there are new events; while the control plane does not answer, the one before and the problem.
+    When it answers again, the problem is empty."""
+    last, away = None, ""
     for _ in pace.turns():
-        away = ""
+        before, away = away, ""
         try:
             news = follower.catch_up()
         except FairleadError as problem:
@@ -173,7 +175,7 @@ def comparisons(
             news, away = False, str(problem)
         if news:
             last = compare_shadow(follower.events, scheduler, registry=registry)
-        if news or away:
+        if news or away or before:
             yield last, away
 
 
