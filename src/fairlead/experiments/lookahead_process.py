@@ -86,11 +86,15 @@ class WarmLookahead:
         return await self._request({**request, "question": question, "asked_s": time.monotonic()}, saved)
 
     async def _request(self, request: Mapping[str, Any], saved: bytes) -> dict[str, Any]:
+        try:
+            line = orjson.dumps(request)
+        except TypeError as problem:
+            raise RefusedQuestion(f"a value cannot be passed on: {problem}") from None
         async with self._busy:
             if self._idle is not None:
                 self._idle.cancel()
             try:
-                return await self._ask(orjson.dumps(request) + b"\n" + saved, request["budget_s"])
+                return await self._ask(line + b"\n" + saved, request["budget_s"])
             except (RefusedQuestion, NoAnswerInTime):
                 raise
             except OSError as problem:

@@ -65,6 +65,10 @@ def fix(up: Served, token: str, job: str) -> httpx.Response:
     return httpx.get(f"{up.url}/v1/jobs/{job}/fix", headers=headers, timeout=PATIENCE_S)
 
 
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else []
+
+
 @pytest.fixture(scope="module")
 def busy():
     with served() as up:
@@ -133,6 +137,10 @@ def test_new_jobs_are_those_of_the_asking_user(busy):
         ({"scheduler": {"preset": "nothing"}}, 422, "nothing"),
         ({"scheduler": {"config": {"policy": "las", "colour": 1}}}, 422, "colour"),
         ({"scheduler": {"config": {}}}, 422, "the name of a policy"),
+        ({"scheduler": {"config": {"policy": "las", "about": 10**30}}}, 422, "64-bit"),
+        ({"scheduler": {"config": {"policy": "las", "about": nested(251)}}}, 422, "Recursion limit"),
+        ({"scheduler": {"config": {"policy": "las", "about": nested(400)}}}, 422, "depth"),
+        ({"submit": [{"run": "true", "kubernetes": {"image": nested(250)}}]}, 422, "Recursion limit"),
         ({"round_s": 0}, 422, "round_s"),
         ({"round_s": 1e300}, 422, "round_s"),
         ({"add": "cluster.yaml"}, 422, "GPUs×type:per-node"),

@@ -82,4 +82,5 @@ class WhatIfRequest(BaseModel):
     def _supported(self) -> WhatIfRequest:
         if any(task.after for task in self.submit):
             raise ValueError("submit: a new job cannot depend on others here: leave out 'after'")
+        self.model_dump(mode="json")  # raises ValueError: a value is nested too deeply
         return self
