@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from fairlead.config import Part, SchedulerConfig
@@ -10,6 +12,7 @@ from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import SlowdownExceeded
 from fairlead.core.job import Job, Phase
 from fairlead.engine.apply import replay_events
+from fairlead.engine.interference_monitor import pairs_of
 from fairlead.engine.state_codec import load, save
 from fairlead.testing import Harness
 from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
@@ -49,7 +52,7 @@ def test_a_job_that_stays_too_slow_is_separated_and_the_time_is_kept(policy: str
     assert took >= 60.0
     for _ in range(3):
         harness.round()
-        assert harness.phase("noisy") is Phase.WAITING, "they do not share again"
+        assert len(harness.state.running) == 1, "they do not share again"
     saved = load(save(harness.state))
     assert saved.digest() == harness.state.digest()
     assert saved.interference == harness.state.interference
@@ -93,3 +96,37 @@ def test_horus_separates_at_once_and_the_time_is_kept_too() -> None:
         assert harness.state.time < 1200
     assert not harness.state.interference.separated, "the policy has done it"
     harness.run()
+
+
+FAIR = ["max-min-fairness-perf", "max-min-fairness-water-filling-perf", "finish-time-fairness-perf", "hierarchical-perf"]
+
+
+@pytest.mark.parametrize("policy", FAIR)
+def test_a_policy_that_shares_by_an_optimum_gives_time_to_both_of_a_separated_pair(policy: str) -> None:
+    harness = scene(f"{policy}:space_sharing=true")
+    ran: Counter[str] = Counter()
+    for _ in range(13):
+        harness.round()
+        if harness.state.interference.separated:
+            assert len(harness.state.running) == 1
+            ran.update(name for name in ("careful", "noisy") if harness.phase(name) is Phase.RUNNING)
+    assert min(ran["careful"], ran["noisy"]) >= 4, ran
+
+
+@pytest.mark.parametrize(
+    "policy", [*FAIR, "fifo-perf", "fifo-perf:sticky=true", "max-sum-throughput-perf", "min-total-duration-perf"]
+)
+def test_separated_jobs_never_share_again_but_others_of_their_type_do(policy: str) -> None:
+    harness = scene(f"{policy}:space_sharing=true", size=2)
+    harness.submit(*(Job(f"noisy-{place}", 0.0, 3600.0, "noisy", 1) for place in range(4)))
+    shared = 0
+    for _ in range(40):
+        harness.round()
+        state = harness.state
+        now = pairs_of(state.device_map, state.running.tolist())
+        assert not now & state.interference.separated
+        shared += bool(now and state.interference.separated)
+    assert harness.state.interference.separated, "the careful job was too slow"
+    assert shared, "the other jobs tolerate it"
+    harness.run()
+    assert all(harness.phase(job.name) is Phase.FINISHED for job in harness.state.job_of.values())

@@ -182,6 +182,7 @@ def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_
     rates, workers = view.rates, view.jobs.workers
     free = type_of_row >= 0  # hosts without a guest
     found: dict[int, int] = {}
+    number = view.jobs.number
 
     def combined_throughput(guest: int, hosts: Ints) -> Floats:
         """The sum of both rates, each relative to the job alone; 0 where they cannot be co-located."""
@@ -191,6 +192,9 @@ def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_
         together = guest_rate * rates.alone[theirs, type_] + host_rate * rates.alone[mine, type_]
         both = (guest_rate > 0) & (host_rate > 0) & (workers[hosts] == workers[guest])
         fits = (view.jobs.fits[guest] >> type_) & 1
+        if view.separated:
+            me, others = number.item(guest), number[hosts].tolist()
+            both &= np.array([(min(me, other), max(me, other)) not in view.separated for other in others], dtype=np.bool_)
         return np.where(both & (fits > 0), together / np.maximum(alone, 1e-300), 0.0)
 
     for guest, host in host_of_guest.items():

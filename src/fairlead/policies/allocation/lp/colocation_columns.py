@@ -65,11 +65,17 @@ class GangSpread:
 
 
 def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
-    """Classes × classes × types: the gain of the first class co-located with the second, in the units of `gain`."""
+    """Classes × classes × types: the gain of the first class co-located with the second, in the units of `gain`. Jobs that were
+    separated have none; they are in classes of their own."""
     rates = view.rates
     alone = classes.rates
     unit = np.divide(gain, alone, out=np.zeros_like(gain), where=alone > 0)
     paired: Floats = rates.paired[np.ix_(classes.row, classes.row)] * unit[:, None, :]
+    if view.separated:
+        code = dict(zip(view.jobs.number.tolist(), classes.class_of.tolist()))
+        for one, two in view.separated:
+            if min(g := code.get(one, -1), h := code.get(two, -1)) >= 0:
+                paired[[g, h], [h, g]] = 0.0
     return paired * (alone[None, :, :] > 0)
 
 

@@ -53,6 +53,14 @@ class JobClasses:
         keys = [*self.keys, (*self.keys[old], job)]
         return JobClasses(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
 
+    def isolate_separated(self, view: Snapshot) -> JobClasses:
+        """The classes with each job that was separated from others in a class of its own."""
+        classes, numbers = self, sorted({number for pair in view.separated for number in pair})
+        for row in np.isin(view.jobs.number, numbers).nonzero()[0].tolist():
+            if (of := int(classes.class_of[row])) >= 0 and classes.count[of] > 1:
+                classes = classes.isolate_job(row)
+        return classes
+
     def matrix(self, each: Floats) -> Floats:
         """Time of a member of each class as jobs × types; 0 for jobs without a class."""
         x = np.zeros((len(self.class_of), each.shape[1]))

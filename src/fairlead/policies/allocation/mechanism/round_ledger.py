@@ -128,9 +128,10 @@ class RoundLedger:
     # Queries.
 
     def changed(self, view: Snapshot) -> bool:
-        """Whether a job or a node came or left, or a throughput changed, since the allocation was computed."""
+        """Whether a job or a node came or left, a throughput changed, or co-located jobs were separated, since the allocation
+        was computed."""
         same = _same(view.jobs.number, self.known) and _same(view.capacity, self.capacity)
-        return not same or self.facts != _facts(view)
+        return not same or self.facts != _facts(view) or bool(_separated(view, self.allocation).any())
 
     def newcomers(self, view: Snapshot) -> Ints:
         """The jobs that neither the allocation nor `joined` covers."""
@@ -143,6 +144,8 @@ class RoundLedger:
         eligible: Bools = x.share > (_BACKFILL if backfill else ZERO)
         if pending or len(self.joined):  # a job that joined may have left again
             eligible &= _are_here(view, x.first, x.second)
+        if view.separated:
+            eligible &= ~_separated(view, x)
         return eligible.nonzero()[0]
 
     def rows(self, view: Snapshot, pending: bool) -> tuple[Ints, Ints]:
@@ -236,6 +239,14 @@ def among(numbers: Ints, wanted: Ints) -> Bools:
     marks[numbers - (low - 1)] = True
     there = marks[np.minimum(np.maximum(wanted - (low - 1), 0), span + 1)]
     return there
+
+
+def _separated(view: Snapshot, x: Allocation) -> Bools:
+    """By entry, whether its jobs must not be co-located any more."""
+    if not (view.separated and x.paired):
+        return np.zeros(len(x), dtype=np.bool_)
+    pairs = zip(np.minimum(x.first, x.second).tolist(), np.maximum(x.first, x.second).tolist())
+    return np.array([pair in view.separated for pair in pairs], dtype=np.bool_)
 
 
 def _are_here(view: Snapshot, first: Ints, second: Ints) -> Bools:
