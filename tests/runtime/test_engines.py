@@ -168,7 +168,7 @@ def test_a_policy_that_shares_is_refused_on_an_engine_that_cannot(tmp_path: Path
 
 
 def test_a_switch_to_a_policy_that_shares_is_refused_and_jobs_keep_running(tmp_path: Path) -> None:
-    with on_engine(tmp_path) as (cluster, _):
+    with on_engine(tmp_path, lease_s=90.0) as (cluster, _):
         cluster.submit(cluster.job("runs", steps=300, step_s=0.1))
         cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
         before = cluster.ask("GET", "/v1/scheduler")["scheduler"]

@@ -29,8 +29,8 @@ class TwoControlPlanes(ClusterAtWork):
     """The first one is active, and the agent of the only node knows both. `journals` are the URLs by which they reach the
     database."""
 
-    def __init__(self, root: Path, journals: tuple[str, str], *options: str) -> None:
-        super().__init__(root, "2xv100:2", lease_s=10.0, grace_s=10.0, journal=journals[0])
+    def __init__(self, root: Path, journals: tuple[str, str], *options: str, lease_s: float = 90.0) -> None:
+        super().__init__(root, "2xv100:2", lease_s=lease_s, grace_s=10.0, journal=journals[0])
         self._command += options
         self.other_http, self.other_port, self.other = free_port(), free_port(), 0
         self._other_journal = journals[1]
@@ -199,7 +199,7 @@ def test_one_that_is_cut_off_from_the_database_renews_no_lease_and_ends(tmp_path
     url = postgres.database()
     wire = Wire(f"{postgres.folder}/.s.PGSQL.5432")
     through = f"postgresql://fairlead@127.0.0.1:{wire.port}/{url.split('/')[3].split('?')[0]}"
-    with TwoControlPlanes(tmp_path, (through, url), "--journal-timeout", "8") as cluster:
+    with TwoControlPlanes(tmp_path, (through, url), "--journal-timeout", "8", lease_s=10.0) as cluster:
         cluster.start_standby()
         cluster.submit(long_job(cluster))
         until_running(cluster)
