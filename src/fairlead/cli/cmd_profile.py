@@ -274,6 +274,34 @@ def module(
 
 
 @profile_app.command()
+def host(
+    device: str = typer.Option("cuda", help="The GPU whose launches are timed; cpu times only the host."),
+    json: JsonOption = False,
+) -> None:
+    """Measure how fast this host launches kernels, for about two seconds.
+
+    Example:
+
+      fairlead profile host
+
+    Small models take as long as the host needs to launch their kernels, so predicted speeds depend on these figures. Without a
+    GPU, only the overhead of Python and PyTorch is measured.
+    """
+    _needs_torch("torch")
+    found = import_module("fairlead.profiling.host_probe").probe_host(device)
+    if json:
+        print_json(asdict(found))
+        return
+    out.print(f"{found.host_cpu or 'unknown CPU'}")
+    out.print(f"Python call {found.host_python_us:.2f} µs, operator on the CPU {found.host_dispatch_us:.1f} µs")
+    out.print(f"layer of a small training on the CPU {found.host_step_us:.0f} µs")
+    if found.host_launch_us is None:
+        note("no GPU was used, so the time of a kernel launch is not known")
+    else:
+        out.print(f"kernel launch {found.host_launch_us:.1f} µs")
+
+
+@profile_app.command()
 def features(
     to: Path = typer.Option(..., "--out", help="The file of features. Configurations that it has are not computed again."),
     only: str = typer.Option("*", help="Names to export, as in 'resnet*@224:*'."),
