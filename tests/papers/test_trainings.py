@@ -66,7 +66,7 @@ def test_the_scan_of_state_spaces_carries_tokens_forward_only():
     short = block(states[:, :5])
     assert torch.allclose(block(states)[:, :5], short, atol=1e-5), "later tokens do not change earlier ones"
     changed = states.clone()
-    changed[:, 0] += 1.0
+    changed[:, 0, 0] += 1.0
     assert (block(changed)[:, 6] != block(states)[:, 6]).any(), "the state carries the first token to the last"
 
 

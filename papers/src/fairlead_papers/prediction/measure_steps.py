@@ -28,7 +28,7 @@ from typing import Any
 from fairlead.profiling.meter import Meter
 from fairlead.profiling.results import ResultsFile
 
-MAX_S = 40.0  # for one training, after which its process is ended
+MAX_S, MAX_CPU_S = 40.0, 600.0  # for one training, after which its process is ended
 _LIBRARIES = ("timm", "transformers", "diffusers", "peft")
 _MB = 2**20
 
@@ -310,7 +310,7 @@ def measure_all(to: Path, only: str, budget_s: float, device: str, timing: StepT
         if (passed := time.monotonic() - began) > budget_s:
             print(f"the budget of {budget_s:.0f} s is used up before {one.name}", flush=True)
             break
-        found = run_apart(measure_step, one.name, device, timing)
+        found = run_apart(measure_step, one.name, device, timing, seconds=MAX_S if device.startswith("cuda") else MAX_CPU_S)
         row = {"problem": found} if isinstance(found, str) else found
         row = {"name": one.name, "family": one.family, **one.fields, **row, "session": results.session}
         results.add(row)
