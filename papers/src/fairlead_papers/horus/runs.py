@@ -11,7 +11,7 @@ import yaml
 
 from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
-from fairlead.core.events import Event
+from fairlead.core.events import Event, JobsFailed, JobsInterrupted
 from fairlead.core.job import Phase
 from fairlead.engine.apply import apply_event
 from fairlead.engine.journal import MemoryJournal
@@ -19,6 +19,7 @@ from fairlead.engine.state import State
 from fairlead.experiments.cases import Answer, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.simulate import Simulation, run_simulation
+from fairlead.simulator.backend import OUT_OF_MEMORY
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.trace import Trace
 from fairlead_papers.horus.jobs import longest_first, trace
@@ -66,6 +67,7 @@ class Run:
         jobs = trace(self.workload, self.jobs, inputs.trainings, self.seed)
         if self.longest_first:
             jobs = longest_first(jobs, inputs.trainings)
+        jobs = inputs.submitted(jobs)
         machine = Cluster.parse(self.cluster, (H200,))
         config, journal = SchedulerConfig.from_data(scheduler, "study"), MemoryJournal()
         given = Simulation(jobs, machine, config, inputs.table, Costs(restart_s=RESTART_S), seed=self.seed)
@@ -82,6 +84,8 @@ class Run:
             "wait_s": (first - done.submitted_s).round(1).tolist(),
             "suspended": int(done.preemptions.sum() + done.moves.sum()),
             "shared": seen.shared_s / seen.held_s,
+            "shared_s": seen.shared_s,
+            "out_of_memory": seen.out_of_memory,
             "longest_beyond_s": seen.longest_beyond_s,
             "beyond": seen.beyond_s / seen.job_s,
             "utilization": busy_s(jobs, inputs) / (machine.size * makespan),
@@ -108,6 +112,7 @@ class Watch:
     job_s: float = 0.0
     beyond_s: float = 0.0
     longest_beyond_s: float = 0.0
+    out_of_memory: int = 0  # starts that failed for want of memory
     _busy: list[tuple[float, float]] = field(default_factory=list)
     _stretch: dict[int, float] = field(default_factory=dict)
 
@@ -122,6 +127,8 @@ class Watch:
                 self._pass(state, now, event.time)
                 now = event.time
             apply_event(state, event)
+            if isinstance(event, JobsInterrupted | JobsFailed) and event.why == OUT_OF_MEMORY:
+                self.out_of_memory += len(event.jobs)
         return self
 
     def _pass(self, state: State, begin: float, end: float) -> None:

@@ -17,6 +17,7 @@ from fairlead.prediction.predictor import Predictor, shipped_predictor
 from fairlead.profiling.pair_selection import SelectionMetric
 from fairlead.profiling.results import measured_set
 from fairlead.workloads.throughput_tables import MeasuredTraining, ThroughputTable, colocation_table
+from fairlead.workloads.trace import Trace
 
 H200 = AcceleratorType("h200", 141.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -94,6 +95,10 @@ class MeasuredPairs(ExperimentInputs):
     @property
     def model(self) -> Slowdown:
         return self.predictor.slowdown[SHARING]
+
+    def submitted(self, jobs: Trace) -> Trace:
+        """The jobs as their users submit them."""
+        return jobs
 
     def believed(self) -> dict[str, Any]:
         """The estimation of a scheduler file."""
