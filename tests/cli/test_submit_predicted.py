@@ -58,7 +58,7 @@ def test_jobs_with_predictions_share_at_once_and_others_do_not(tmp_path: Path):
         shown = fairlead("info", "one").stdout
         assert "at most 2.0 GB" in shown
         assert "30 % (25 to 35)" in shown
-        assert "predicted for a GPU of type: v100; utilization: 30 % (25 to 35)" in fairlead("why", "one").stdout
+        assert "predicted for GPU type: v100; utilization: 30 % (25 to 35)" in fairlead("why", "one").stdout
         refused = {name: fairlead("submit", "--prediction", f"{name}.json", "--", "true") for name in bad}
         assert "needs 976562 GB of GPU memory" in refused["huge"].stderr
         assert "--max-batch" in refused["huge"].stderr

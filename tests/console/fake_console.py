@@ -45,6 +45,15 @@ USERS = ("ann", "bob", "cat", "dan", "eva")
 REASONS = ("waiting-for-resources", "behind-head", "not-admitted", "next-decision")
 
 
+PREDICTION = {
+    "type": "v100",
+    "memory_gb": {"predicted": 11.4, "measured": 12.5},
+    "utilization": {"predicted": 38.0, "low": 31.0, "high": 44.0, "measured": 40.0},
+    "steps_per_s": {"predicted": 9.7, "low": 8.1, "high": 11.6, "measured": None},
+    "note": "it uses more memory",
+}
+
+
 class InventedCluster:
     """Nodes of three types with running, waiting and ended jobs; `step` changes a part of them."""
 
@@ -190,6 +199,7 @@ class InventedCluster:
             "starts": 0 if waits else 4,
             "reason": reason if waits else None,
             "metrics": {"loss": 0.5},
+            "prediction": None if waits else PREDICTION,
             **times,
         }
 

@@ -101,6 +101,25 @@ def test_the_metrics_of_a_job_are_curves_with_what_happened_to_it(browser: Brows
         clean(browser, server)
 
 
+def test_what_was_predicted_of_a_job_is_beside_what_was_measured(browser: Browser) -> None:
+    with FakeConsole(InventedCluster(12, 60), 0, 0) as server:
+        browser.open(server.url)
+        page_of_job(browser, server, "running")
+        pairs = "[...document.querySelectorAll('#job .facts div')].map((one) => [...one.children].map((c) => c.textContent))"
+        shown = f"Object.fromEntries({pairs})"
+        facts = browser.run(shown)
+        assert {name: text for name, text in facts.items() if "predict" in name} == {
+            "predicted for": "v100",
+            "predicted utilization": "38.0 % (31.0 to 44.0), measured 40.0 %",
+            "predicted memory": "at most 11.4 GB, measured 12.5 GB",
+            "predicted speed": "9.7 steps/s (8.1 to 11.6)",
+            "prediction": "it uses more memory",
+        }
+        page_of_job(browser, server, "waiting")
+        assert not [name for name in browser.run(shown) if "predict" in name]
+        clean(browser, server)
+
+
 def test_the_smallest_change_that_would_start_a_job_is_searched_when_asked(browser: Browser) -> None:
     with FakeConsole(InventedCluster(12, 60), 0, 0) as server:
         browser.open(server.url)

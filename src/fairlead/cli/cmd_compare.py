@@ -144,7 +144,7 @@ def compare_command(
         given = replace(given, registries=[registry] * len(schedulers))
     opt.note_protected_starts(given.costs, schedulers)
     trace = None if workload.trace is None else given.workload.trace(None, 0)
-    kinds = generator.table.kinds if trace is None else {job.kind for job in trace.jobs}
+    kinds = generator.table.kinds if trace is None else {job.kind for job in trace.jobs if not job.prediction}
     opt.note_missing_predictions(schedulers, machine, kinds, registry)
     if workload.hosts is not None:
         check_host_profiles(workload.hosts, hosts, () if trace is None else trace.jobs, table)

@@ -154,7 +154,7 @@ def why_command(
         text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)
         if predicted := [f"{label}: {text}" for label, text in prediction_facts(job) if text]:
-            out.print(f"  predicted {'; '.join(predicted)}", soft_wrap=True)
+            out.print(f"  predicted for {'; '.join(predicted)}", soft_wrap=True)
         for line in job.get("last_lines", ()):
             out.print(f"  {legible(line)}", soft_wrap=True)
     for job, found in zip(jobs, _fixes(plane, jobs, quiet=False) if fix else ()):

@@ -88,7 +88,7 @@ def simulate_command(
     trace = workload.read(load, seed, table)
     opt.note_skipped(trace, quiet=json)
     opt.note_unknown_types(machine, trace)
-    opt.note_missing_predictions([scheduler], machine, {job.kind for job in trace.jobs}, registry)
+    opt.note_missing_predictions([scheduler], machine, {job.kind for job in trace.jobs if not job.prediction}, registry)
     opt.note_protected_starts(costs, [scheduler])
     opt.check_measure(metrics, len(trace))
     reports = []

@@ -164,7 +164,7 @@ def prediction_facts(job: Mapping[str, Any]) -> Iterator[Line]:
     """Yield what was predicted of a job and what was measured, each as a label and a text."""
     if not (about := job.get("prediction")):
         return
-    yield "for a GPU of type", str(about["type"])
+    yield "GPU type", str(about["type"])
     for label, name, unit in (("utilization", "utilization", " %"), ("speed", "steps_per_s", " steps/s")):
         if (one := about[name])["predicted"]:
             yield label, f"{one['predicted']:.3g}{unit} ({one['low']:.3g} to {one['high']:.3g}){_measured(one, unit)}"
