@@ -17,8 +17,10 @@ from fairlead.core.errors import JournalError
 from fairlead.core.job import ELASTIC, TIMED, Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import MemoryJournal
+from fairlead.experiments import launch_observer
 from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.fork import ForkChanges
+from fairlead.experiments.launch_observer import ObservedLaunch, startup_costs
 from fairlead.experiments.metrics import summarize
 from fairlead.experiments.resimulate import (
     ControlCheck,
@@ -34,6 +36,7 @@ from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
+from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
 CLUSTER = Cluster.parse("8xv100:4,8xk80:4")
@@ -342,6 +345,15 @@ def test_starts_and_decisions_take_as_long_as_in_the_journal() -> None:
     assert min(simulated) <= fmean(fork.recorded_jct_s.values()) <= max(simulated)
     found = what_if(fork.fork, ForkChanges(submit=(Job("more", kind=TIMED, steps=5.0),)), WhatIfOptions(4))
     assert found.metrics["average_jct_s"][2].half_width > 0
+
+
+def test_of_many_starts_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_observer, "MAX_OBSERVED", 2)
+    table = ThroughputTable.timed(("v100",))
+    starts = [("a", 1.0), ("b", 5.0), ("a", 3.0), ("b", 9.0)]
+    launches = [ObservedLaunch(TIMED, 1, "v100", False, kind == "a", 10.0 + cost, 10.0, 0) for kind, cost in starts]
+    costs = startup_costs(launches, table, ("v100",))
+    assert costs.starts_vary_s == pytest.approx([math.sqrt(2), 2 * math.sqrt(2)]), "of each kind the last start"
 
 
 def test_a_fork_in_the_past_switches_the_scheduler_as_it_was_switched() -> None:

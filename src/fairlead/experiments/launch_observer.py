@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -233,6 +233,7 @@ def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, ty
     """Seconds that launches did not spend on steps, by job type; without observations, the mean of all types."""
     spent: dict[str, dict[bool, list[float]]] = {}
     overall: dict[bool, list[float]] = {True: [], False: []}
+    in_order: list[tuple[float, str, bool]] = []
     for one in launches:
         known = one.kind == TIMED or (one.kind, one.workers) in table.row_of
         if known and one.steps > 0:  # without a step it was perhaps still starting
@@ -240,15 +241,14 @@ def startup_costs(launches: Iterable[ObservedLaunch], table: ThroughputTable, ty
             cost = one.seconds - one.steps / float(rates[table.row(one.kind, one.workers), types.index(one.type)])
             spent.setdefault(one.kind, {True: [], False: []})[one.first].append(cost)
             overall[one.first].append(cost)
+            in_order.append((cost, one.kind, one.first))
     first, later = _mean(overall[True], 0.0), _mean(overall[False], _mean(overall[True], 0.0))
     by_kind = {kind: Costs(_mean(costs[True], first), _mean(costs[False], later)) for kind, costs in spent.items()}
-    return Costs(first, later, by_kind=by_kind, starts_vary_s=tuple(_deviations(spent.values()))[:MAX_OBSERVED])
-
-
-def _deviations(spent: Iterable[Mapping[bool, Sequence[float]]]) -> Iterator[float]:
-    """Of each start from the mean of its group, which is itself of those starts."""
-    for costs in (costs for of in spent for costs in of.values() if len(costs) > 1):
-        yield from ((np.array(costs) - np.mean(costs)) * math.sqrt(len(costs) / (len(costs) - 1))).tolist()
+    groups = {(kind, first_one): costs for kind, of in spent.items() for first_one, costs in of.items() if len(costs) > 1}
+    means = {group: (float(np.mean(costs)), math.sqrt(len(costs) / (len(costs) - 1))) for group, costs in groups.items()}
+    # Of each start from the mean of its group, which is itself of those starts.
+    varies = [(cost - means[group][0]) * means[group][1] for cost, *which in in_order if (group := tuple(which)) in means]
+    return Costs(first, later, by_kind=by_kind, starts_vary_s=tuple(varies[-MAX_OBSERVED:]))
 
 
 def _mean(costs: Sequence[float], otherwise: float) -> float:

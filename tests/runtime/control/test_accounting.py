@@ -27,6 +27,7 @@ from fairlead.core.errors import JournalError
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event, replay_events
+from fairlead.engine.codec import decode
 from fairlead.engine.fairness_ledger import nanoseconds
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
@@ -34,7 +35,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.journal.control_files import FolderFiles
 from fairlead.journal.sqlite import SqliteJournal
-from fairlead.runtime.control.accounting import GpuRun, GpuRunRecorder, cut, numbered_events
+from fairlead.runtime.control.accounting import GpuRun, GpuRunRecorder, cut, journal_lines, numbered_events
 from fairlead.runtime.control.wall_clock import origin_of
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.simulator.backend import SimulatedBackend
@@ -316,4 +317,8 @@ def test_a_recorder_whose_next_events_were_dropped_says_so_and_another_begins_wi
     with pytest.raises(JournalError, match="event 2 is missing"):
         list(numbered_events(journal, recorder.seen))
     assert [number for number, _ in numbered_events(journal)] == [len(events)]
+    last = len(events)
+    with pytest.raises(JournalError, match=f"events up to {last - 1} were removed, .*; the first event left is {last}: pass "):
+        journal_lines(journal, 0, 10)
+    assert decode(journal_lines(journal, last - 1, 10)).time == events[-1].time
     journal.close()

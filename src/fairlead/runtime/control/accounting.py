@@ -116,6 +116,18 @@ def numbered_events(journal: Journal, after: int | None = None) -> Iterator[tupl
     return islice(enumerate(journal, 1), after or 0, None)
 
 
+def journal_lines(journal: Journal, after: int, limit: int) -> bytes:
+    """Return events behind one, encoded. Raises `JournalError`: they were removed, or cannot be read."""
+    try:
+        return b"".join(encode_line(event) for _, event in islice(numbered_events(journal, after), limit))
+    except JournalError:
+        first = next((number for number, _ in numbered_events(journal)), 0)
+        if first <= after + 1:
+            raise
+        older = f"events up to {first - 1} were removed, as 'serve --keep-days' asks"
+        raise JournalError(f"{older}; the first event left is {first}: pass after={first - 1}") from None
+
+
 def cut(run: GpuRun, since_s: float, until_s: float) -> GpuRun | None:
     """Return the part of a run within a window; None if there is none."""
     start_s, end_s = max(run.start_s, since_s), min(run.end_s, until_s)
@@ -310,16 +322,14 @@ def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests:
         after: Annotated[int, Query(ge=0, description="the number of the last event that is known")] = 0,
         limit: Annotated[int, Query(ge=1, le=BATCH)] = BATCH,
     ) -> Response:
-        """The events of the journal after event `after`, as JSON lines; empty if there are none yet. Needs an admin token."""
+        """The events of the journal after event `after`, as JSON lines; empty if there are none yet. Status 410 says that they
+        were removed, and which is the first one left. Needs an admin token."""
         if caller.role is not Role.ADMIN:
             raise HTTPException(403, "this request needs an admin token")
-
-        def lines() -> bytes:
-            return b"".join(encode_line(event) for _, event in islice(numbered_events(plane.journal, after), limit))
-
         try:
-            return Response(await asyncio.to_thread(lines), media_type="application/x-ndjson")
+            found = await asyncio.to_thread(journal_lines, plane.journal, after, limit)
         except JournalError as problem:
-            raise HTTPException(410, f"the journal does not have the events after {after}: {problem}") from None
+            raise HTTPException(410, f"the journal does not have event {after + 1}: {problem}") from None
+        return Response(found, media_type="application/x-ndjson")
 
     return router
