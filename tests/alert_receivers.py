@@ -85,6 +85,7 @@ class MailServer:
     def __init__(self, certificate: tuple[Path, Path] | None = None, login: tuple[str, str] | None = None) -> None:
         self.mails: list[tuple[str, EmailMessage]] = []  # recipient and mail
         self.codes: list[int] = []  # of the next answers to RCPT; then 250
+        self.hangs_up = False  # instead of an answer to QUIT
         mails, server = self.mails, self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -114,7 +115,8 @@ class MailServer:
                         known = tuple(given) == login
                         self.say("235 welcome" if known else "535 no")
                     elif verb == b"QUIT":
-                        self.say("221 bye")
+                        if not server.hangs_up:
+                            self.say("221 bye")
                         return
                     elif not known:
                         self.say("530 AUTH first")

@@ -106,7 +106,7 @@ class PlaneOptions:
 
         if self.alerts is None:
             return settings
-        return replace(settings, alerts=read_alerts(self.alerts), alert_forecast=forecast_in_process)
+        return replace(settings, alerts=read_alerts(self.alerts), alert_file=self.alerts, alert_forecast=forecast_in_process)
 
 
 @opt.option_groups

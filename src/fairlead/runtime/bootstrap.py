@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # these take a second to import; they are loaded when a proce
     from fairlead.config.alert_rules import AlertSettings
     from fairlead.engine.state import State
     from fairlead.journal.control_files import ControlFiles
+    from fairlead.runtime.control.alerts import FollowedAlerts
     from fairlead.runtime.control.code_store import CodeQuota
     from fairlead.runtime.control.control_plane import ControlPlane
     from fairlead.runtime.control.lookahead_service import Lookahead, SimulationProcesses
@@ -75,6 +76,7 @@ class ServeSettings:
     advertise: str = ""  # at which agents of engines reach this control plane
     agents_ca: Path | None = None  # the authority of the certificate, on the engines' machines
     alerts: AlertSettings | None = None
+    alert_file: Path | None = None  # where they are from; SIGHUP reads it again
     alert_forecast: Lookahead | None = None  # for alerts about deadlines; another one than that of `when`
 
     @property
@@ -183,12 +185,14 @@ async def _serve(
     plane = _control_plane(settings, held, state, tokens)
     certificate, alerts = settings.certificate, None
     if settings.alerts is not None:
-        from fairlead.runtime.control.alerts import AlertService
+        from fairlead.runtime.control.alerts import AlertService, FollowedAlerts
 
-        alerts = AlertService(plane, settings.alerts, held.files, settings.alert_forecast)
-        alerts.start()
+        assert settings.alert_file is not None
+        service = AlertService(plane, settings.alerts, held.files, settings.alert_forecast)
+        alerts = FollowedAlerts(settings.alert_file, service)
+        service.start()
     agents_port = await plane.start(settings.agents, certificate.for_agents() if certificate else None)
-    _follow_scheduler_file(plane, settings.config)
+    _follow_files(plane, settings.config, alerts)
     app = create_app(
         plane,
         tokens,
@@ -280,12 +284,17 @@ def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | No
     return plane
 
 
-def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
-    """Switch to the scheduler in the file, now and at each SIGHUP. An invalid file is logged, and changes nothing."""
+def _follow_files(plane: ControlPlane, path: Path | None, alerts: FollowedAlerts | None) -> None:
+    """Switch to the scheduler in the file, now and at each SIGHUP, which also reloads the alerts. An invalid file is logged,
+    and changes nothing."""
+    loop = asyncio.get_running_loop()
 
     def reload(why: str) -> None:
+        if alerts is not None and why != _AT_START:
+            loop.run_in_executor(None, alerts.reload)
         if path is None:
-            log.warning("nothing to reload", extra={"why": "the control plane was started without --config"})
+            if alerts is None:
+                log.warning("nothing to reload", extra={"why": "the control plane was started without --config and --alerts"})
             return
         try:
             wanted = read_scheduler(path)
@@ -297,7 +306,7 @@ def _follow_scheduler_file(plane: ControlPlane, path: Path | None) -> None:
         except (FairleadError, OSError) as problem:
             log.error("scheduler refused; the current one stays", extra={"why": str(problem)})
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
+    loop.add_signal_handler(signal.SIGHUP, reload, "SIGHUP")
     if path is not None:
         reload(_AT_START)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alert_receivers import HookServer, MailServer, until
+from alert_receivers import PATIENCE_S, HookServer, MailServer, until
 from certificates import certificates
 from fairlead.config.alert_rules import read_alerts
 from fairlead.config.schedulers import compose
@@ -28,7 +30,7 @@ from fairlead.journal.control_files import ALERTS, FolderFiles
 from fairlead.journal.recovery import open_journal, recover
 from fairlead.runtime.control import alert_conditions, alerts
 from fairlead.runtime.control.alert_delivery import AlertMessage, DeliveryFailed, Mail, Webhook
-from fairlead.runtime.control.alerts import AlertService
+from fairlead.runtime.control.alerts import AlertService, FollowedAlerts
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.testing.builders import cluster
 
@@ -41,7 +43,7 @@ WATCH = AlertService._watch
 def soon(monkeypatch):
     monkeypatch.setattr(alerts, "FIRST_RETRY_S", 0.05)
     monkeypatch.setattr(alerts, "LAST_RETRY_S", 0.2)
-    monkeypatch.setattr(AlertService, "_watch", lambda self: None)  # tests check conditions themselves
+    monkeypatch.setattr(AlertService, "_watch", lambda self, on: None)  # tests check conditions themselves
 
 
 class Scene:
@@ -256,7 +258,7 @@ def test_a_service_that_was_killed_sends_the_rest_of_an_event(tmp_path, monkeypa
             hook.statuses = [204, 204, *[503] * 1000]
             s.finish(*range(GPUS))
             until(lambda: s.count("sent") == 2)
-            until(lambda: json.loads((tmp_path / ALERTS).read_bytes())["reached"])
+            until(lambda: [place for _, place in json.loads((tmp_path / ALERTS).read_bytes())["reached"].values()] == [1])
             killed = (tmp_path / ALERTS).read_bytes()
         (tmp_path / ALERTS).write_bytes(killed)  # as the mark was before an orderly end
         hook.statuses = []
@@ -384,8 +386,56 @@ def test_a_condition_that_cannot_be_checked_does_not_end_the_others(tmp_path, mo
         monkeypatch.setattr(s.plane.hub, "silent_nodes", lambda: {"v": 20.0})
         monkeypatch.setattr(s.alerts._conditions, "_deadlines", lambda rule: [][0])
         s.alerts._stopping = True  # after the first time
-        WATCH(s.alerts)
+        for on in ("deadline", "silent-node"):
+            WATCH(s.alerts, on)
         assert [alert.content.facts["node"]["name"] for alert in s.alerts.outboxes[0].waiting] == ["v"]
+
+
+def test_a_slow_forecast_does_not_delay_other_conditions(tmp_path, monkeypatch):
+    monkeypatch.setattr(AlertService, "_watch", WATCH)
+    done = threading.Event()
+
+    async def forecast(now, saved, rates):
+        await asyncio.to_thread(done.wait, PATIENCE_S)
+        raise FairleadError("too late")
+
+    with HookServer() as hook:
+        rules = [{"on": on, "bound": 0, "to": [hook.url]} for on in ("deadline", "silent-node")]
+        with scene(tmp_path, json.dumps(rules), forecast=forecast, started=False) as s:
+            monkeypatch.setattr(s.plane.hub, "silent_nodes", lambda: {"v": 20.0})
+            s.submit(1, deadline_s=60.0)
+            s.alerts.start()
+            until(lambda: hook.alerts)
+            assert hook.alerts[0]["node"]["name"] == "v"
+            done.set()
+
+
+def test_a_changed_file_is_used_and_a_wrong_one_changes_nothing(tmp_path, caplog):
+    caplog.set_level("INFO", "fairlead.cluster")
+    with HookServer() as first, HookServer() as second, scene(tmp_path, everything(first.url)) as s:
+        followed = FollowedAlerts(tmp_path / "alerts.yaml", s.alerts)
+        numbers = s.submit(4)
+        s.cancel(numbers[0])
+        until(lambda: len(names(first)) == 1)
+        for wrong in ("rules: [", "rules: []", everything("ftp://x")):
+            (tmp_path / "alerts.yaml").write_text(wrong)
+            followed.reload()
+        assert caplog.text.count("alert file refused; the current alerts stay") == 3
+        s.cancel(numbers[1])
+        until(lambda: len(names(first)) == 2)
+        (tmp_path / "alerts.yaml").write_text(f"rules: {everything(first.url, second.url)}")
+        followed.reload()
+        s.cancel(numbers[2])
+        until(lambda: len(names(second)) == 1)
+        (tmp_path / "alerts.yaml").write_text(f"rules: {everything(second.url)}")
+        followed.reload()
+        s.cancel(numbers[3])
+        until(lambda: len(names(second)) == 2)
+        followed.stop()
+        assert caplog.text.count("alerts reloaded") == 2
+        assert names(first) == ["job-0", "job-1", "job-2"], "each once"
+        assert names(second) == ["job-2", "job-3"]
+        assert s.plane.observers == s.plane.observers[:2], "none of the services still observes"
 
 
 def test_a_lost_node_is_silent_unless_it_is_drained(tmp_path):
@@ -509,6 +559,14 @@ def test_mail_for_each_user_is_sent_once_though_one_recipient_has_to_be_tried_ag
         assert [recipient for recipient, _ in server.mails] == ["ann@x.org", "bob@x.org", "bob@x.org"]
         first, second = server.mails[1][1], server.mails[2][1]
         assert first["Message-ID"] == second["Message-ID"], "the same messages, the same mail"
+
+
+def test_mail_that_was_accepted_is_delivered_though_the_connection_is_lost_then(tmp_path):
+    with MailServer() as server:
+        server.hangs_up = True
+        channel = mail_to("ops@x.org", tmp_path, server)
+        assert channel.send([AlertMessage("1", "test", 0.0, "once", {})]) == 0
+        assert len(server.mails) == 1
 
 
 def test_https_is_verified_and_a_redirect_is_not_followed(tmp_path):

@@ -18,6 +18,7 @@ from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.lookahead_service import Lookahead
 
+AGAIN_AFTER_S = {SILENT_NODE: 300.0, UNFAIRNESS: 3600.0, DEADLINE: 3600.0}  # a condition that ended and holds again
 FORECAST_EVERY_S, LEDGER_EVERY_S = 300.0, 60.0
 MIN_DESERVED_HOURS = 1.0  # recent GPU hours, below which nothing is unfair yet
 
@@ -39,7 +40,7 @@ class ExpectedEnd(NamedTuple):
 
 
 class AlertConditions:
-    """Finds the conditions of rules. One thread uses it; `forecast` may take as long as it needs."""
+    """Finds the conditions of rules. One thread for each kind of rule uses it; `forecast` may take as long as it needs."""
 
     def __init__(self, plane: ControlPlane, forecast: Lookahead | None) -> None:
         self._plane, self._forecast = plane, forecast

@@ -9,6 +9,7 @@ import smtplib
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -130,10 +131,15 @@ class Mail:
             by_recipient.setdefault(self.address.replace("{user}", message.user), []).append(message)
         refused = 0
         try:
-            with self._connected() as server:
+            server = self._connected()
+            try:
                 for recipient, some in by_recipient.items():
                     refused += 0 if self._sent(server, recipient, some) else len(some)
                     self._done.update(one.id for one in some)
+            finally:
+                with suppress(OSError, smtplib.SMTPException):  # the server has accepted the mail already
+                    server.quit()
+                server.close()
         except (OSError, smtplib.SMTPException) as problem:
             raise DeliveryFailed(f"{type(problem).__name__}: {problem}"[:300], again=True) from None
         self._done.clear()

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from fairlead.config.alert_rules import DEADLINE, JOB_ENDED, JOB_FAILED, SILENT_NODE, UNFAIRNESS, AlertRule, AlertSettings
+from fairlead.config.alert_rules import JOB_ENDED, JOB_FAILED, AlertRule, AlertSettings, read_alerts
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, JournalError, JournalUnreachable
 from fairlead.core.reasons import Code
 from fairlead.journal.control_files import ALERTS, ControlFiles
 from fairlead.journal.sql_journal import DatabaseJournal
-from fairlead.runtime.control.alert_conditions import AlertConditions, duration_text, job_facts, job_text
+from fairlead.runtime.control.alert_conditions import AGAIN_AFTER_S, AlertConditions, duration_text, job_facts, job_text
 from fairlead.runtime.control.alert_delivery import AlertChannel, AlertMessage, DeliveryFailed, create_channel
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.lookahead_service import Lookahead
@@ -34,7 +35,6 @@ MAX_NEW = 10_000  # events that were not looked at yet; of more, the journal has
 MAX_AGE_S = 86_400.0  # older alerts are not sent any more
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 300.0
 CHECK_EVERY_S, MARK_EVERY_S = 10.0, 60.0
-AGAIN_AFTER_S = {SILENT_NODE: 300.0, UNFAIRNESS: 3600.0, DEADLINE: 3600.0}  # a condition that ended and holds again
 STOP_WITHIN_S = 5.0  # for deliveries that have begun
 MAX_TEXT = 500
 ALL = 1 << 40  # the place behind all alerts of an event
@@ -85,6 +85,7 @@ class AlertMarks:
 
     def __init__(self, files: ControlFiles, journal: str) -> None:
         self._files, self._journal, self._written, self._lock = files, journal, b"", threading.Lock()
+        self._ended = False
         self.reached: dict[str, Mark] = {}
         self.sent: dict[str, float] = {}
         try:
@@ -95,9 +96,13 @@ class AlertMarks:
         except (ValueError, KeyError, TypeError, AttributeError):
             log.warning("cannot read which alerts were sent; alerts begin now", extra={"file": f"{files.where}/{ALERTS}"})
 
-    def write(self, update: Callable[[], None]) -> None:
-        """Update the marks and write them, if they have changed. If that fails, alerts may be sent again after a restart."""
+    def write(self, update: Callable[[], None], *, last: bool = False) -> None:
+        """Update the marks and write them, if they have changed, until the `last` time: then another service has the file. If
+        that fails, alerts may be sent again after a restart."""
         with self._lock:  # first: an older state must not be written last
+            if self._ended:
+                return
+            self._ended = last
             update()
             data = {"journal": self._journal, "reached": self.reached, "sent": self.sent}
             content = json.dumps(data, sort_keys=True).encode()
@@ -139,13 +144,18 @@ class AlertService:
     def __init__(
         self, plane: ControlPlane, settings: AlertSettings, files: ControlFiles, forecast: Lookahead | None = None
     ) -> None:
+        self._given = plane, files, forecast
         if not isinstance(plane.journal, DatabaseJournal):
             raise FairleadError("alerts need a journal in SQLite or PostgreSQL: pass --journal FILE.sqlite or postgresql://…")
-        self._plane, self._settings, self._journal = plane, settings, plane.journal
+        self._plane, self.settings, self._journal = plane, settings, plane.journal
         self._host, self._changed = plane.host, plane.host.condition()  # it is never held while something is written or sent
         self._conditions = AlertConditions(plane, forecast)
         self._marks = AlertMarks(files, plane.name)
-        self._seen = self._last = last = plane.journal.last  # numbers of events: looked at, and committed
+        self._new: list[tuple[int, ev.Event]] = []
+        self._behind = False  # events have to be read from the journal
+        with plane.backend.lock:
+            self._seen = self._last = last = plane.journal.last  # numbers of events: looked at, and committed
+            plane.observers.append(self.observe)
         conditions = tuple(f"{place} {rule.on} " for place, rule in enumerate(settings.rules))
         self.outboxes: list[Outbox] = []
         for target in settings.targets:
@@ -157,10 +167,8 @@ class AlertService:
             sent = ((key.partition(" "), at) for key, at in self._marks.sent.items())
             outbox.sent = {key: at for (name, _, key), at in sent if name == outbox.name and key.startswith(conditions)}
             self.outboxes.append(outbox)
-        self._behind = self._seen < last  # events have to be read from the journal
-        self._new: list[tuple[int, ev.Event]] = []
+        self._behind |= self._seen < last
         self._stopping, self._running, self._since = False, 0, self._host.monotonic()
-        plane.observers.append(self.observe)
 
     def observe(self, events: Sequence[ev.Event], seconds: float) -> None:
         """Take note of committed events, in the loop's thread."""
@@ -179,7 +187,9 @@ class AlertService:
     def start(self) -> None:
         """Start the threads. The marks are written first: a control plane that is killed has them from the beginning."""
         self._marks.write(self._mark)
-        works: list[tuple[str, Callable[[], None]]] = [("alerts", self._follow), ("alert-conditions", self._watch)]
+        works: list[tuple[str, Callable[[], None]]] = [("alerts", self._follow)]
+        kinds = sorted({rule.on for rule in self.settings.rules if rule.on in AGAIN_AFTER_S})
+        works += [("alert-conditions", partial(self._watch, on)) for on in kinds]  # a forecast may take long
         works += [("alert-delivery", partial(self._deliver, outbox)) for outbox in self.outboxes]
         self._running = len(works)
         for name, work in works:
@@ -193,7 +203,18 @@ class AlertService:
             self._changed.notify_all()
             while self._running and self._host.monotonic() < until:
                 self._changed.wait(0.2)
-        self._marks.write(self._mark)
+        with self._plane.backend.lock:
+            if self.observe in self._plane.observers:
+                self._plane.observers.remove(self.observe)
+        self._marks.write(self._mark, last=True)
+
+    def restarted(self, settings: AlertSettings) -> AlertService:
+        """Stop, and return the service with other settings, started. Each address continues where it was."""
+        plane, files, forecast = self._given
+        self.stop()
+        found = AlertService(plane, settings, files, forecast)
+        found.start()
+        return found
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -354,10 +375,10 @@ class AlertService:
 
     # Conditions.
 
-    def _watch(self) -> None:
-        """Check the conditions of the rules now and then."""
-        rules = [rule for rule in self._settings.rules if rule.on in AGAIN_AFTER_S]
-        while rules:
+    def _watch(self, on: str) -> None:
+        """Check the conditions of the rules of one kind now and then."""
+        rules = [rule for rule in self.settings.rules if rule.on == on]
+        while True:
             for rule in rules:
                 try:
                     self.check(rule)
@@ -371,7 +392,7 @@ class AlertService:
 
     def check(self, rule: AlertRule) -> None:
         """Put alerts about conditions that hold into the outboxes, and forget those that do not hold any more."""
-        now, place = self._host.time(), self._settings.rules.index(rule)
+        now, place = self._host.time(), self.settings.rules.index(rule)
         settled = self._host.monotonic() - self._since > AGAIN_AFTER_S[rule.on] + rule.bound  # all that holds was seen again
         held = {f"{place} {rule.on} {one.subject}": one for one in self._conditions.find(rule)}
         for outbox in (one for one in self.outboxes if one.target in rule.to):
@@ -391,3 +412,32 @@ class AlertService:
                 dropped = self._put(outbox, alerts, -math.inf)
                 self._changed.notify_all()
             self._count(outbox, "dropped", dropped)
+
+
+class FollowedAlerts:
+    """The alerts of an alert file, which is read again when asked for. A wrong file changes nothing."""
+
+    def __init__(self, path: Path, service: AlertService) -> None:
+        self._path, self._service, self._lock = path, service, threading.Lock()
+
+    def reload(self) -> None:
+        """Read the file again, with the secrets that it names, and use it."""
+        about = {"file": str(self._path)}
+        with self._lock:
+            try:
+                wanted = read_alerts(self._path)
+                for target in wanted.targets:
+                    create_channel(target, wanted)
+            except (FairleadError, OSError) as problem:
+                log.error("alert file refused; the current alerts stay", extra=about | {"why": str(problem)})
+                return
+            if wanted == self._service.settings:
+                log.info("alerts unchanged", extra=about)
+                return
+            self._service = self._service.restarted(wanted)
+            log.info("alerts reloaded", extra=about | {"rules": len(wanted.rules)})
+
+    def stop(self) -> None:
+        """Stop the alerts."""
+        with self._lock:
+            self._service.stop()
