@@ -347,6 +347,17 @@ def test_starts_and_decisions_take_as_long_as_in_the_journal() -> None:
     assert found.metrics["average_jct_s"][2].half_width > 0
 
 
+def test_jobs_that_still_run_at_the_end_hold_their_gpus_until_then() -> None:
+    jobs = (Job("short", 0.0, 100.0, kind=TIMED), Job("long", 0.0, 1e6, kind=TIMED))
+    given = Simulation(Trace(jobs), Cluster.parse("2xv100:2"), SchedulerConfig(Part("fifo"), round_s=60.0), until_s=1000.0)
+    for gantt in (True, False):
+        found = run_simulation(given, gantt=gantt).record
+        assert summarize(found).utilization == pytest.approx(1100 / 2000, abs=0.05)
+    kept = run_simulation(given, gantt=True).record.device_intervals
+    assert kept is not None
+    assert kept.end_s.max() == 1000.0
+
+
 def test_of_many_starts_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_observer, "MAX_OBSERVED", 2)
     table = ThroughputTable.timed(("v100",))

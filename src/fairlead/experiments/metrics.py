@@ -300,13 +300,14 @@ def _makespan(jobs: JobOutcomes, rows: Bools, done: Bools, options: MetricOption
 
 
 def _utilization(record: RunRecord) -> float:
-    """Accelerator-seconds held between the first submission and the last end, of those there were."""
+    """Accelerator-seconds held between the first submission and the last end, of those there were. Where jobs had not ended
+    when the run was stopped, until then."""
     jobs = record.jobs
     ended = jobs.ended_s[np.isfinite(jobs.ended_s)]
     if not len(jobs) or not record.cluster.size:
         return math.nan
     start = float(jobs.submitted_s.min())
-    end = float(ended.max()) if len(ended) else last_seen_s(record)
+    end = max(float(ended.max()) if len(ended) else last_seen_s(record), record.facts.get("until_s", -math.inf))
     if end <= start:
         return math.nan
     held = _busy_by_type(record, start, end)

@@ -117,7 +117,7 @@ def _found(events: Sequence[ev.Event], name: str) -> tuple[ExogenousInputs, RunR
     in_hindsight = [replace(e, job=jobs[e.number]) if isinstance(e, ev.JobSubmitted) else e for e in events]
     label = _decided(events, name)
     plans = sum(isinstance(event, ev.RoundPlanned) for event in events)
-    facts = {"decisions_with_changes": float(plans)}
+    facts = {"decisions_with_changes": float(plans)} | ({"until_s": state.time} if state.busy else {})
     return world, record_of(replay_events(in_hindsight), label, name, used_rates(trace.jobs, table), facts, in_hindsight)
 
 

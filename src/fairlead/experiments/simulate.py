@@ -116,7 +116,11 @@ class Begun:
     def finish(self, given: Simulation, *, gantt: bool = False) -> SimulationRun:
         """Close the journal and make the record."""
         loop = self.loop
-        facts = {
+        stopped = {}
+        if given.until_s < math.inf and loop.state.busy:  # jobs run until then, though no event says so
+            loop.state.time = max(loop.state.time, given.until_s)
+            stopped = {"until_s": loop.state.time}
+        facts = stopped | {
             "rounds": loop.rounds,
             "decisions": loop.decisions,
             "decide_s": loop.decide_s,
