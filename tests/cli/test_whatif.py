@@ -9,15 +9,6 @@ import pytest
 from cluster_up import cluster_up, until
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whatif") / "run.jsonl"
-    given = ("--policy", "las", "--jobs", "40", "--load", "20", "--cluster", "8xv100:4,8xp100:4", "--events", path)
-    done = command.fairlead("simulate", *given, cwd=path.parent)
-    assert done.returncode == 0, done.stderr
-    return path
-
-
 def test_a_past_moment_is_validated_and_changed(journal, tmp_path):
     page = tmp_path / "page.html"
     given = ("whatif", journal, "--past", "20d", "--at", "4d", "--add", "8xh200:8", "--remove", "v100-0")
@@ -36,20 +27,28 @@ def test_a_past_moment_is_validated_and_changed(journal, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "at least one change"),
-        (("--quota", "bob"), "USER=NUMBER"),
-        (("--quota", "bob=0"), "from 1 on"),
-        (("--weight", "bob=nan"), "above 0"),
-        (("--arrivals", "20"), "percentage"),
-        (("--fault", "v100-0"), "NODE:IN:FOR"),
-        (("--at", "soon", "--policy", "fifo"), "duration"),
-        (("--without", "nobody"), "has not ended"),
-        (("--policy", "fifo", "--preset", "tiresias"), "one of --policy, --preset and --config"),
-        (("--at", "4d", "--remove", "nowhere"), "nowhere"),
+        (("whatif",), "at least one change"),
+        (("whatif", "--quota", "bob"), "USER=NUMBER"),
+        (("whatif", "--quota", "bob=0"), "from 1 on"),
+        (("whatif", "--weight", "bob=nan"), "above 0"),
+        (("whatif", "--arrivals", "20"), "percentage"),
+        (("whatif", "--fault", "v100-0"), "NODE:IN:FOR"),
+        (("whatif", "--at", "soon", "--policy", "fifo"), "duration"),
+        (("whatif", "--without", "nobody"), "has not ended"),
+        (("whatif", "--at", "4d", "--remove", "nowhere"), "nowhere"),
+        (("whatif", "--policy", "srtf", "--preset", "tiresias"), "one of --policy, --preset and --config"),
+        (("shadow", "--policy", "srtf", "--preset", "tiresias"), "one of --policy, --preset and --config"),
+        (("shadow",), "another scheduler than the one in use"),
+        (("shadow", "--policy", "las"), "another scheduler than the one in use"),
+        (("shadow", "--policy", "srtff"), "srtf"),
+        (("shadow", "--policy", "srtf", "--promote"), "a running cluster"),
+        (("shadow", "--policy", "srtf", "--for", "1h"), "a running cluster"),
+        (("shadow", "--policy", "srtf", "--every", "soon"), "duration"),
     ],
 )
-def test_mistakes_are_told_in_one_line(journal, tmp_path, words, said):
-    done = command.fairlead("whatif", journal, *words, cwd=tmp_path)
+def test_mistakes_in_what_ifs_and_shadows_are_one_line(journal, tmp_path, words, said):
+    name, *options = words
+    done = command.fairlead(name, journal, *options, cwd=tmp_path)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert said in done.stderr
     assert "Traceback" not in done.stderr

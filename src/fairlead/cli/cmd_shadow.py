@@ -18,11 +18,11 @@ from rich.text import Text
 
 from fairlead.cli import options as opt
 from fairlead.cli.cmd_scheduler import switch_to
-from fairlead.cli.cmd_whatif import interval_text, scheduler_choice, signed
+from fairlead.cli.cmd_whatif import JournalArgument, OtherScheduler, interval_text, signed
 from fairlead.cli.output import check_paths, note, option_error, option_seconds, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import SchedulerConfig, scheduler_of, with_policy_files
+from fairlead.config.schedulers import SchedulerConfig, scheduler_of
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.experiments.live_inputs import JournalFollower
 from fairlead.experiments.metric_columns import Shows, format_duration, format_value
@@ -31,23 +31,16 @@ from fairlead.experiments.shadow import SHADOW_METRICS, ShadowComparison, compar
 from fairlead.journal.recovery import read_journal
 from fairlead.runtime.http_client import is_temporary
 
-_SHADOW, _FOLLOW = "Shadow scheduler", "Comparison"
+_FOLLOW = "Comparison"
 _SHOWS: dict[str, Shows] = {"average_jct_s": "duration", "average_ftf": "ratio", "utilization": "share", "preemptions": "ratio"}
 
 
 @opt.option_groups
 def shadow_command(
-    journal: str = typer.Argument("", help="A journal (x.sqlite, x.jsonl, postgresql://…). [default: the running cluster]"),
+    journal: JournalArgument = "",
     *,
-    policy: str = typer.Option(
-        "", help="Another policy, as 'srtf' or 'mine.py:MyPolicy'; the other parts stay.", rich_help_panel=_SHADOW
-    ),
-    preset: str = typer.Option("", help="A preset, as a complete scheduler.", rich_help_panel=_SHADOW),
-    config: Path | None = typer.Option(None, help="A scheduler file, as a complete scheduler.", rich_help_panel=_SHADOW),
-    round_s: float | None = typer.Option(None, "--round", help="Round length, in seconds.", rich_help_panel=_SHADOW, min=0.1),
-    promote: bool = typer.Option(
-        False, "--promote", help="After the last comparison, switch the cluster to this scheduler.", rich_help_panel=_SHADOW
-    ),
+    other: OtherScheduler,
+    promote: bool = typer.Option(False, "--promote", help="After the last comparison, switch the cluster to this scheduler."),
     length: str = typer.Option(
         "", "--for", help="Follow a cluster for this long, as 1h; 0 compares once. [default: until Ctrl-C; 0 with --promote]"
     ),
@@ -84,11 +77,10 @@ def shadow_command(
         given = "promote" if promote else "for"
         raise InputError("shadow", "a running cluster, not a journal", field=given, value=journal)
     wait_s, length_s = option_seconds("every", every), option_seconds("for", length or ("0" if promote else "365d"))
-    names, registry = with_policy_files([policy] if policy else [])
-    choice = scheduler_choice(names, preset, config)
+    choice, registry = other.choice()
 
     def chosen(present: SchedulerConfig) -> SchedulerConfig:
-        found = chosen_scheduler(present, choice, round_s)
+        found = chosen_scheduler(present, choice, other.round_s)
         if replace(found, name="") == replace(present, name=""):
             raise InputError("shadow", "another scheduler than the one in use: --policy, --preset, --config or --round")
         found.build(None, registry)
@@ -105,27 +97,28 @@ def shadow_command(
     present = plane.scheduler()
     scheduler = chosen(scheduler_of(present))
     pace = Pace(wait_s, cpu / 100, length_s)
-    last, away = None, "it has not answered"
+    last, unreachable = None, "it has not answered"
     try:
         live = Live(console=out, auto_refresh=False) if out.is_terminal and not json else None
         with live or nullcontext():
-            for last, away in comparisons(JournalFollower(plane.journal), scheduler, registry, pace):
+            for last, unreachable in comparisons(JournalFollower(plane.journal), scheduler, registry, pace):
                 if live is not None:
-                    live.update(_view(last, away), refresh=True)
-                elif away:
-                    note(f"waiting for the control plane: {away}")
+                    live.update(_view(last, unreachable), refresh=True)
+                elif unreachable:
+                    note(f"waiting for the control plane: {unreachable}")
                 elif last is not None:
                     _print(last, json, pace)
     except KeyboardInterrupt:
         if promote:
             raise
     if promote:
-        if last is None or away:
-            raise FairleadError(f"not promoted, because the last comparison failed: {away}")
+        if last is None or unreachable:
+            raise FairleadError(f"not promoted, because the last comparison failed: {unreachable}")
         switch_to(plane, scheduler, present, f"promoted from shadow: {last.verdict}", json)
     else:
-        how = [f"--{name} {value}" for name, value in (("policy", policy), ("preset", preset), ("round", round_s)) if value]
-        words = " ".join([*([str(config)] if config else []), *how])
+        parts = (("policy", other.policy), ("preset", other.preset), ("round", other.round_s))
+        how = [f"--{name} {value}" for name, value in parts if value]
+        words = " ".join([*([str(other.config)] if other.config else []), *how])
         note(f"to use this scheduler: fairlead scheduler set {words}")
 
 
@@ -164,19 +157,19 @@ def comparisons(
 ) -> Iterator[tuple[ShadowComparison | None, str]]:
     """Yield a comparison when there are new events; while the control plane does not answer, the one before and the problem.
     When it answers again, the problem is empty."""
-    last, away = None, ""
+    last, unreachable = None, ""
     for _ in pace.turns():
-        before, away = away, ""
+        before, unreachable = unreachable, ""
         try:
             news = follower.catch_up()
         except FairleadError as problem:
             if not is_temporary(problem):
                 raise
-            news, away = False, str(problem)
+            news, unreachable = False, str(problem)
         if news:
             last = compare_shadow(follower.events, scheduler, registry=registry)
-        if news or away or before:
-            yield last, away
+        if news or unreachable or before:
+            yield last, unreachable
 
 
 def _print(found: ShadowComparison, json: bool, pace: Pace | None = None) -> None:
@@ -187,8 +180,8 @@ def _print(found: ShadowComparison, json: bool, pace: Pace | None = None) -> Non
         out.print(_view(found))
 
 
-def _view(found: ShadowComparison | None, away: str = "") -> RenderableType:
-    problem = [Text(f"outdated; waiting for the control plane: {away}", style="red")] if away else []
+def _view(found: ShadowComparison | None, unreachable: str = "") -> RenderableType:
+    problem = [Text(f"outdated; waiting for the control plane: {unreachable}", style="red")] if unreachable else []
     if found is None:
         return Group(*problem)
     title = f"shadow {found.scheduler} next to {found.live_scheduler}, {found.compared} of {found.jobs} jobs compared"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from pydantic import ValidationError
@@ -27,17 +28,17 @@ from fairlead.cli.output import (
     print_json,
     progress,
 )
+from fairlead.config.registry import Registry
 from fairlead.config.schedulers import SchedulerConfig, with_policy_files
 from fairlead.core.errors import InputError
 from fairlead.experiments.fork import Fork
 from fairlead.experiments.metric_columns import Shows, format_duration, format_value
 from fairlead.experiments.questions import changes_of, options_of
-from fairlead.experiments.whatif import METRICS, past_fork, what_if
+from fairlead.experiments.whatif import METRICS, MIN_SCENARIOS, past_fork, what_if
 from fairlead.reporting.html import write_report
 from fairlead.runtime.protocol.whatif_request import SchedulerChoice, WhatIfRequest
 
 if TYPE_CHECKING:
-    from fairlead.config.registry import Registry
     from fairlead.core.events import Event
 
 MAX_SHOWN = 10
@@ -45,19 +46,38 @@ MAX_SHOWN = 10
 
 _DURATIONS = ("average_jct_s", "p90_jct_s", "average_wait_s", "makespan_s")
 _USERS = "USER=NUMBER, as in bob=4"
+_JOURNAL = "A journal (x.sqlite, x.jsonl, postgresql://…). [default: the running cluster]"
+JournalArgument: TypeAlias = Annotated[str, typer.Argument(help=_JOURNAL, show_default=False)]
 _CHANGES, _FORK = "Changes", "Fork and simulation"
+
+
+@dataclass(frozen=True)
+class OtherScheduler:
+    """The options for another scheduler than the one in use."""
+
+    panel = "Another scheduler"
+    policy: str = typer.Option("", help="A policy, as 'las:by=time' or 'mine.py:MyPolicy'; the other parts stay.")
+    preset: str = typer.Option("", help="A preset, as a complete scheduler.")
+    config: Path | None = typer.Option(None, help="A scheduler file, as a complete scheduler.")
+    round_s: float | None = typer.Option(None, "--round", help="Round length, in seconds.", min=0.1)
+
+    def choice(self) -> tuple[SchedulerChoice | None, Registry]:
+        """Return the scheduler that is chosen, None if only the round length is, and the parts that it may have."""
+        names, registry = with_policy_files([self.policy] if self.policy else [])
+        if sum(map(bool, (names, self.preset, self.config))) > 1:
+            raise InputError("scheduler", "one of --policy, --preset and --config")
+        if self.config:
+            return SchedulerChoice(config=SchedulerConfig.from_file(self.config).to_data()), registry
+        if names:
+            return SchedulerChoice(policy=names[0]), registry
+        return SchedulerChoice(preset=self.preset) if self.preset else None, registry
 
 
 @opt.option_groups
 def whatif_command(
-    journal: str = typer.Argument("", help="A journal (x.sqlite, x.jsonl, postgresql://…). [default: the running cluster]"),
+    journal: JournalArgument = "",
     *,
-    policy: str = typer.Option(
-        "", help="Another policy, as 'las:by=time' or 'mine.py:MyPolicy'; the other parts stay.", rich_help_panel=_CHANGES
-    ),
-    preset: str = typer.Option("", help="Another scheduler: a preset.", rich_help_panel=_CHANGES),
-    config: Path | None = typer.Option(None, help="Another scheduler: a scheduler file.", rich_help_panel=_CHANGES),
-    round_s: float | None = typer.Option(None, "--round", help="Round length, in seconds.", rich_help_panel=_CHANGES, min=0.1),
+    other: OtherScheduler,
     add: str = typer.Option(
         "", help="Nodes to add: GPUs × type : GPUs per node, as in '16xh200:8' for two nodes.", rich_help_panel=_CHANGES
     ),
@@ -115,13 +135,12 @@ def whatif_command(
       fairlead whatif .fairlead/journal.sqlite --past 7d --policy max-min-fairness
     """
     check_paths([Path(journal)] if journal and "://" not in journal else [], [report])
-    names, registry = with_policy_files([policy] if policy else [])
     if (at or past) and not journal:
         raise InputError("whatif", "a journal, as in 'whatif FILE.sqlite'", field="at" if at else "past", value=at or past)
-    choice = scheduler_choice(names, preset, config)
+    choice, registry = other.choice()
     changes = {
         "scheduler": choice.model_dump() if choice else None,
-        "round_s": round_s,
+        "round_s": other.round_s,
         "add": add,
         "remove": remove or [],
         "quotas": {user: _count("quota", text) for user, text in option_pairs("quota", quota or (), _USERS)},
@@ -137,10 +156,10 @@ def whatif_command(
     if nothing and not past:
         raise InputError("whatif", "at least one change, such as --policy, --add or --without")
     asked = changes | {"scenarios": simulations, "window_s": 3600 * window}
-    if not journal and not report and names in ([], [policy]):
+    if not journal and not report and (choice is None or choice.policy in ("", other.policy)):
         with progress(None, "simulating", quiet=json):
             found = selectors.control_plane().whatif(asked)
-        _tell(found, json)
+        _print(found, json)
         return
     events = _events(journal)
     if past:
@@ -157,7 +176,7 @@ def _simulate(fork: Fork, request: WhatIfRequest, registry: Registry, report: Pa
         found = what_if(
             fork, changes, options, registry=registry, keep_records=report is not None, on_run=lambda _: bar.advance()
         )
-    _tell(found.to_dict(), json)
+    _print(found.to_dict(), json)
     if report is not None and found.runs is not None:
         notes = [_sentence(name, values) for name, values in found.to_dict()["metrics"].items()]
         path = write_report(found.runs, report, title="What if", notes=notes, source=page_source())
@@ -170,15 +189,6 @@ def _request(asked: dict[str, Any]) -> WhatIfRequest:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError("whatif", str(first["msg"]), field=".".join(map(str, first["loc"]))) from None
-
-
-def scheduler_choice(names: Sequence[str], preset: str, config: Path | None) -> SchedulerChoice | None:
-    """The scheduler of --policy, --preset or --config; None without them."""
-    if sum(map(bool, (names, preset, config))) > 1:
-        raise InputError("scheduler", "one of --policy, --preset and --config")
-    if config:
-        return SchedulerChoice(config=SchedulerConfig.from_file(config).to_data())
-    return SchedulerChoice(policy=names[0]) if names else SchedulerChoice(preset=preset) if preset else None
 
 
 def _events(journal: str) -> Sequence[Event]:
@@ -259,26 +269,26 @@ def _fault(word: str) -> dict[str, Any]:
     return {"node": name, "in_s": begins, "for_s": max(lasts, 1.0)}
 
 
-def _tell(found: Mapping[str, Any], json: bool) -> None:
+def _print(found: Mapping[str, Any], json: bool) -> None:
     if json:
         print_json(found)
     else:
-        _tell_tables(found)
+        _print_tables(found)
     for guess in found["guesses"]:
         note(guess)
 
 
-def _tell_tables(found: Mapping[str, Any]) -> None:
+def _print_tables(found: Mapping[str, Any]) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True)
-    for column in ("", "as it is", "changed", "difference", "95 % interval" if found["scenarios"] > 1 else ""):
+    for column in ("", "as it is", "changed", "difference", "95 % interval" if found["scenarios"] >= MIN_SCENARIOS else ""):
         table.add_column(column, justify="left" if not column else "right", no_wrap=True)
     for name, values in found["metrics"].items():
         show = _shows(name)
-        told = (*(format_value(values[key], show) for key in ("control", "changed")), signed(values["difference"], show))
-        table.add_row(METRICS[name], *told, interval_text(values["low"], values["high"], show))
+        row = (*(format_value(values[key], show) for key in ("control", "changed")), signed(values["difference"], show))
+        table.add_row(METRICS[name], *row, interval_text(values["low"], values["high"], show))
     out.print(table)
     for title in ("users", "jobs"):
-        _tell_groups(title, [row for row in found[title] if row["difference"] is not None])
+        _print_groups(title, [row for row in found[title] if row["difference"] is not None])
     both = {name: [math.inf if s is None else s for s in times] for name, times in found["starts_s"].items()}
     waiting = {name: times for name, times in both.items() if times[0] != times[1]}
     if waiting:
@@ -291,7 +301,7 @@ def _tell_tables(found: Mapping[str, Any]) -> None:
         out.print(table)
 
 
-def _tell_groups(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_groups(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     gain = [one for one in rows if one["difference"] < -0.5]
     pay = [one for one in reversed(rows) if one["difference"] > 0.5]
     for word, side in (("gain", gain), ("pay", pay)):
