@@ -382,6 +382,14 @@ class Handler(BaseHTTPRequestHandler):
                 "decisions": 120,
                 "missed": 0,
                 "preempting_policy": "las",
+                "interference": {
+                    "slow": [{"number": 7, "name": "slow", "slowdown": 1.8, "max_slowdown": 1.5, "for_s": 42.0}],
+                    "pairs": [[{"number": 3, "name": "near"}, {"number": 4, "name": ""}]],
+                    "slow_count": 1,
+                    "pair_count": 1,
+                    "separations": 2,
+                    "last_took_s": 61.0,
+                },
             },
         }
         if path == "/metrics":

@@ -255,6 +255,7 @@ def test_a_switch_of_the_scheduler_is_previewed(browser: Browser) -> None:
     with FakeConsole(InventedCluster(4, 10), 0, 0) as server:
         browser.open(server.url)
         shown(browser, "scheduler")
+        browser.wait("document.querySelectorAll('#interference tbody tr').length === 2", "a slow job, and a separated pair")
         browser.click("#switch")
         browser.type("#field-policy", "srtf")
         browser.click("#preview")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
 from fairlead.console.web_console import Console
+from fairlead.core.events import ObservationsRecorded
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.state import State
 from fairlead.experiments.lookahead_process import WarmLookahead, forecast_in_process
@@ -20,6 +22,7 @@ from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.http_server import ConnectionLimits, HttpServer
 from fairlead.runtime.control.lookahead_service import Ask, Lookahead, SimulationProcesses
 from fairlead.runtime.control.tokens import Role, Tokens
+from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.network import bind_sockets
 from fairlead.testing.builders import cluster
 
@@ -93,3 +96,28 @@ def served(
         thread.join(PATIENCE_S)
     assert not thread.is_alive(), "the control plane did not stop"
     assert found[0].plane.failure is None
+
+
+FIFO = {"policy": "fifo", "estimator": "measured", "rounds": 0.2}
+
+
+def until(found: Callable[[], Any], what: str = "it did not happen") -> Any:
+    patience = time.monotonic() + PATIENCE_S
+    while not (value := found()):
+        assert time.monotonic() < patience, what
+        time.sleep(0.05)
+    return value
+
+
+def filled(up: Served) -> None:
+    """Four GPUs, held by an admin's gang for an hour; behind it another of theirs, and a user's job."""
+    plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
+    up.plane.backend.agent_joined(0, ())
+    plane.switch(FIFO)
+    rates = {f"measured {workers} × time on v100": 1.0 for workers in (1, 4)}
+    up.plane.backend.inbox.put(lambda now: [ObservationsRecorded(now, rates)])
+    until(lambda: plane.rates()["rates"])
+    plane.submit([{"name": "secret", "run": "sleep 99", "workers": 4, "kind": "time", "steps": 3600}])
+    until(lambda: plane.job("secret")["phase"] == "running")
+    plane.submit([{"name": "next", "run": "sleep 9", "workers": 4, "kind": "time", "steps": 3600}])
+    user.submit([{"name": "mine", "run": "sleep 1", "kind": "time", "steps": 60}])

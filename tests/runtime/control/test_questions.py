@@ -7,21 +7,18 @@ import json
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from serving import PATIENCE_S, Served, served
+from serving import PATIENCE_S, Served, filled, served, until
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
-from fairlead.core.events import ObservationsRecorded
 from fairlead.core.job import Job
 from fairlead.engine.state_codec import freeze
 from fairlead.experiments.lookahead_process import WarmLookahead
@@ -29,30 +26,6 @@ from fairlead.runtime.control.question_routes import MAX_OPEN, MAX_PER_USER
 from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.runtime.protocol.whatif_request import NoAnswerInTime, RefusedQuestion
 from fairlead.testing import Harness
-
-FIFO = {"policy": "fifo", "estimator": "measured", "rounds": 0.2}
-
-
-def until(found: Callable[[], Any], what: str = "it did not happen") -> Any:
-    patience = time.monotonic() + PATIENCE_S
-    while not (value := found()):
-        assert time.monotonic() < patience, what
-        time.sleep(0.05)
-    return value
-
-
-def filled(up: Served) -> None:
-    """Four GPUs, held by an admin's gang for an hour; behind it another of theirs, and a user's job."""
-    plane, user = ControlPlaneClient(up.url, up.token), ControlPlaneClient(up.url, up.user)
-    up.plane.backend.agent_joined(0, ())
-    plane.switch(FIFO)
-    rates = {f"measured {workers} × time on v100": 1.0 for workers in (1, 4)}
-    up.plane.backend.inbox.put(lambda now: [ObservationsRecorded(now, rates)])
-    until(lambda: plane.rates()["rates"])
-    plane.submit([{"name": "secret", "run": "sleep 99", "workers": 4, "kind": "time", "steps": 3600}])
-    until(lambda: plane.job("secret")["phase"] == "running")
-    plane.submit([{"name": "next", "run": "sleep 9", "workers": 4, "kind": "time", "steps": 3600}])
-    user.submit([{"name": "mine", "run": "sleep 1", "kind": "time", "steps": 60}])
 
 
 def ask(up: Served, token: str, body: dict[str, Any]) -> httpx.Response:
@@ -94,6 +67,7 @@ def test_an_admin_sees_the_differences_of_all_jobs(busy):
     (run,) = shown["next"]["runs"]
     assert (run["gpus"], run["nodes"]) == (4, ["new-v100-0"])
     assert 0 <= run["start_s"] < 60
+    assert run["more_nodes"] == 0
     assert shown["secret"]["runs"][0]["start_s"] <= 0, "it runs already"
     assert as_it_is["left_out"] == {"jobs": 0, "runs": 0}
 

@@ -111,10 +111,9 @@ export function jobView(root, { store, forecast, session, go }, argument) {
   function reasonCard() {
     const reason = record.reason,
       numbers = Object.entries(reason?.facts ?? {});
-    const decided =
-      record.next_decision_s === undefined
-        ? null
-        : `Next decision in ${duration(record.next_decision_s)}, at the latest in ${duration(record.latest_decision_s)}.`;
+    const latest = Number.isFinite(record.latest_decision_s) ? `, at the latest in ${duration(record.latest_decision_s)}` : "",
+      next = record.next_decision_s,
+      decided = next === undefined ? null : `Next decision in ${duration(next)}${latest}.`;
     const failure = record.last_failure;
     return make(
       "section",
@@ -146,7 +145,7 @@ export function jobView(root, { store, forecast, session, go }, argument) {
   function forecastCard(state) {
     const start = forecast.inSeconds(number, "start"),
       end = forecast.inSeconds(number, "end");
-    const told = endedStates.has(state)
+    const without = endedStates.has(state)
       ? "It has ended."
       : forecast.problem || (forecast.asking ? "The control plane simulates ahead …" : "No forecast yet.");
     return make(
@@ -158,7 +157,7 @@ export function jobView(root, { store, forecast, session, go }, argument) {
             ["start", state === "running" ? "runs now" : forecastWords(start)],
             ["end", forecastWords(end)],
           ])
-        : make("p", { class: "muted", text: told }),
+        : make("p", { class: "muted", text: without }),
     );
   }
 

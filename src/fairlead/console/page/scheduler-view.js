@@ -11,9 +11,11 @@ const againAfterMs = 10_000;
 export function schedulerView(root, { store, session }) {
   const card = make("section", { class: "card", id: "scheduler" }),
     times = make("section", { class: "card", id: "decision-times" }),
+    monitor = make("section", { class: "card", id: "interference" }),
     plot = make("div", { class: "plot" });
   root.append(
     card,
+    monitor,
     make(
       "div",
       { class: "charts two" },
@@ -37,6 +39,7 @@ export function schedulerView(root, { store, session }) {
       const answer = await get("/v1/scheduler");
       current = answer.scheduler;
       show(answer);
+      showInterference(answer.interference);
     } catch (refused) {
       card.replaceChildren(make("h2", { text: "Scheduler" }), make("p", { class: "problem", text: refused.message }));
     }
@@ -74,6 +77,43 @@ export function schedulerView(root, { store, session }) {
             ),
           ]
         : [make("p", { class: "hint", text: "Switching needs an admin token." })]),
+    );
+  }
+
+  // Co-located jobs that are slower than they may be, and those that the monitor has separated.
+  function showInterference(found) {
+    monitor.hidden = !found;
+    if (!found) return;
+    const link = (job) =>
+      job.name ? make("a", { href: `#job/${job.number}`, text: job.name }) : `#${job.number}, of another user`;
+    const times = (factor) => (factor === null ? "–" : `${factor.toFixed(2)} ×`);
+    monitor.dataset.slow = found.slow_count;
+    monitor.dataset.pairs = found.pair_count;
+    monitor.replaceChildren(
+      make("h2", {}, "Interference monitor ", make("small", { text: "co-located jobs with a max_slowdown" })),
+      facts([
+        ["jobs above their limit", found.slow_count.toLocaleString("en")],
+        ["separated pairs", found.pair_count.toLocaleString("en")],
+        ["separations so far", found.separations.toLocaleString("en")],
+        ["the last one took", found.last_took_s === null ? "–" : duration(found.last_took_s)],
+      ]),
+      ...(found.slow.length
+        ? [
+            plainTable(
+              ["job", "observed slowdown", "limit", "for"],
+              found.slow.map((job) => [link(job), times(job.slowdown), times(job.max_slowdown), duration(job.for_s)]),
+              [1, 2, 3],
+            ),
+          ]
+        : []),
+      ...(found.pairs.length
+        ? [
+            plainTable(
+              ["separated jobs", "and"],
+              found.pairs.map((pair) => pair.map(link)),
+            ),
+          ]
+        : []),
     );
   }
 

@@ -1,6 +1,5 @@
 """The HTTP API for users and tools: jobs, logs, code, nodes, usage, health. Requests are checked first; a change is answered
-when it is in the journal. (No postponed annotations here: FastAPI reads them, and some name what exists only inside
-`create_app`.)"""
+when it is in the journal. (No postponed annotations here: FastAPI reads them, and some are names in `create_app`.)"""
 
 import asyncio
 import math
@@ -401,11 +400,12 @@ def create_app(
 
     @app.get("/v1/scheduler")
     async def scheduler(caller: Caller) -> dict[str, Any]:
-        """The scheduler, why it does not decide at present (in detail for admins), and its policy's name if that preempts."""
+        """The scheduler, why it does not decide now (in detail for admins), its policy if that preempts, and too slow jobs."""
         error = plane.decision_health.message if caller.role is Role.ADMIN else plane.decision_health.summary
-        counts = {"decisions": plane.loop.decisions, "missed": plane.loop.missed}
+        slow = await read(lambda: views.interference(plane, caller.visible_user))
+        about = {"decisions": plane.loop.decisions, "missed": plane.loop.missed, "decision_error": error, "interference": slow}
         preempting = policy_of(plane.scheduler_in_use) if plane.preempts else ""
-        return {"scheduler": dict(plane.scheduler_in_use), "decision_error": error, **counts, "preempting_policy": preempting}
+        return {"scheduler": dict(plane.scheduler_in_use), **about, "preempting_policy": preempting}
 
     @app.post("/v1/scheduler", responses={403: {}, 409: {}, 411: {}, 413: {}, 422: {}})
     async def switch(body: SchedulerSwitch, caller: Admin) -> dict[str, Any]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MAX_SHOWN = 200  # jobs in an overview
 MAX_HOLDERS = 3  # jobs that hold a quota, in the record of a job
 MAX_FILES_SEEN = 1000  # files of a checkpoint folder among which the newest is sought
+MAX_SHOWN = 100  # slow jobs, and separated pairs
 HIDDEN_NAME = "of another user"  # in place of the name of another user's job
 
 
@@ -341,6 +342,32 @@ def rates(state: State, visible_to: str | None = None) -> list[dict[str, Any]]:
         for kind, workers, type_name, spread, rate in measured_rates(state.observations)
         if visible_to is None or kind in kinds
     ]
+
+
+def interference(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
+    """What the interference monitor found: jobs that are slower than their `max_slowdown`, pairs that may not share a GPU, and
+    how many jobs were separated so far. Jobs of other users have no name."""
+    state, now = plane.loop.state, plane.backend.now
+    record = state.interference
+
+    def about(number: int) -> dict[str, Any]:
+        job = state.job_of[number]
+        return {"number": number, "name": job.name if visible_to in (None, job.user) else ""}
+
+    slow = [
+        {
+            **about(n),
+            "slowdown": factor,
+            "max_slowdown": _finite(state.job_of[n].max_slowdown),
+            "for_s": max(0.0, now - since_s),
+        }
+        for n, (since_s, factor) in sorted(record.slow.items())
+    ]
+    pairs = [[about(number) for number in pair] for pair in sorted(record.separated)]
+    return {"slow": slow[:MAX_SHOWN], "pairs": pairs[:MAX_SHOWN], "slow_count": len(slow), "pair_count": len(pairs)} | {
+        "separations": record.count,
+        "last_took_s": record.separations[-1][2] if record.separations else None,
+    }
 
 
 def overview(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
