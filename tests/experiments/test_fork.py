@@ -15,8 +15,10 @@ from fairlead.config import Part
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import TIMED, Job
+from fairlead.experiments import questions, whatif
+from fairlead.experiments.differences import PairedDifference
 from fairlead.experiments.fork import Fork, ForkChanges, run_fork
-from fairlead.experiments.whatif import WhatIfOptions, past_fork, state_at, what_if
+from fairlead.experiments.whatif import WhatIfOptions, ends, past_fork, state_at, what_if
 from fairlead.runtime.control.views import rates
 from fairlead.workloads.generate import Generator
 
@@ -142,6 +144,18 @@ def test_scenarios_give_an_interval() -> None:
     assert found.to_dict()["metrics"]["average_jct_s"]["low"] <= paired.difference
 
 
+def test_an_interval_needs_three_scenarios_and_stays_within_what_is_possible() -> None:
+    wide = PairedDifference.of([(0.9, 0.1), (0.2, 0.8), (0.5, 0.5)], of_one=True)
+    assert wide.half_width > 1
+    assert ends(wide, 1.0) == {"difference": pytest.approx(0.0667, abs=1e-3), "low": -1.0, "high": 1.0}
+    assert ends(PairedDifference.of([(0.9, 0.1), (0.2, 0.8)], of_one=True), 1.0)["low"] is None
+
+
+def test_simulated_arrivals_are_not_in_the_table_of_starts() -> None:
+    found = what_if(live_fork(), ForkChanges(arrivals=2.0), WhatIfOptions(1, window_s=3600.0))
+    assert not [name for name in found.starts if name.startswith("forecast-")]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -175,6 +189,27 @@ def test_without_time_for_a_scenario_both_runs_are_stopped_at_the_same_second() 
     assert found.metrics["unfinished"][0] > whole.metrics["unfinished"][0] == 0
     assert {row.number for row in found.jobs} < {row.number for row in whole.jobs}
     assert all(0 < values[0] <= 1 for name, values in found.metrics.items() if name == "utilization")
+
+
+def test_the_nodes_of_a_run_in_a_timeline_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, changes = fork_at(0.3), ForkChanges(remove=("v100-1",))
+    whole = what_if(fork, changes, WhatIfOptions(), timelines=True)
+    monkeypatch.setattr(whatif, "MAX_TIMELINE_NODES", 0)
+    found = what_if(fork, changes, WhatIfOptions(), timelines=True)
+    for all_of, cut in zip(whole.timelines, found.timelines):
+        pairs = [two for a, b in zip(all_of["jobs"], cut["jobs"]) for two in zip(a["runs"], b["runs"], strict=True)]
+        assert pairs
+        assert all((b["nodes"], b["more_nodes"]) == ([], len(a["nodes"])) for a, b in pairs)
+
+
+def test_timelines_are_sent_once() -> None:
+    sent = list[dict]()
+    request = {"arrivals": 1.5, "scenarios": 3, "window_s": 3600.0, "timelines": True}
+    question = {"request": request, "user": "you"}
+    questions._what_if(live_fork(), question, None, lambda answer: sent.append(dict(answer)), lambda: math.inf)
+    assert [one["scenarios"] for one in sent if "metrics" in one] == [1, 2, 3]
+    assert [[*one] for one in sent if "metrics" not in one] == [["kept"]]
+    assert not any("timelines" in one for one in sent)
 
 
 def test_timelines_say_who_runs_where_and_name_no_job_of_other_users() -> None:

@@ -2,8 +2,9 @@
 
 `python -m fairlead.experiments.lookahead_process` stays warm: it reads requests, each a line of JSON and a saved state, and
 forks a process for each. For a forecast, that one forks others, which simulate scenarios at the same time. Answers are lines of
-JSON, of which the last one counts; of a forecast: the jobs without any simulation, with the first one, with the scenarios. The
-warm process never runs a policy, and ends what a request has left behind, also when it is ended itself."""
+JSON, of which the last one counts, with the fields that are sent once; of a forecast: the jobs without any simulation, with the
+first one, with the scenarios. The warm process never runs a policy, and ends what a request has left behind, also when it is
+ended itself."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from fairlead.experiments.lookahead import (
     simulation_errors,
     without_simulation,
 )
-from fairlead.experiments.questions import answer_question
+from fairlead.experiments.questions import KEPT, answer_question
 from fairlead.runtime.protocol.whatif_request import NoAnswerInTime, RefusedQuestion
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ IDLE_S = 300.0  # after which a process for questions ends
 MIN_ANSWER_S = 1.0  # of a question whose budget was spent on the start of the process
 LATE_S = 0.5  # beyond the budget of a question: then its process is killed, and its last answer counts
 
+_KEPT = b'{"%b":' % KEPT.encode()
 _ENDED = re.compile(rb'\{"ended":-?\d+\}\n\Z')
 
 
@@ -116,7 +118,7 @@ class WarmLookahead:
         if self._process is None or self._process.returncode is not None:
             self._process = await _started()
         process = self._process
-        last = b""  # only this one is parsed: the control plane answers other requests meanwhile
+        last = kept = b""  # only these are parsed: the control plane answers other requests meanwhile
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -126,7 +128,10 @@ class WarmLookahead:
                 while line := await process.stdout.readline():
                     if _ENDED.search(line):  # maybe behind the begin of an answer
                         break
-                    last = line
+                    if line.startswith(_KEPT):
+                        kept = line
+                    else:
+                        last = line
                 else:
                     raise FairleadError(f"the forecast process ended with {await process.wait()}")
         except TimeoutError:  # one decision may take longer than the whole budget
@@ -136,7 +141,7 @@ class WarmLookahead:
         answer: dict[str, Any] = orjson.loads(last)
         if "problem" in answer:
             raise RefusedQuestion(answer["problem"]) if answer["refused"] else FairleadError(answer["problem"])
-        return answer
+        return answer | orjson.loads(kept)[KEPT] if kept else answer
 
     async def close(self) -> None:
         """End the process, with all that it has started."""
@@ -290,9 +295,9 @@ def _handle(request: Mapping[str, Any], saved: bytes, answer: IO[bytes]) -> None
         signal.alarm(math.ceil(request["budget_s"] + STARTUP_S))  # it ends then, also without its parent
         _answer(request, saved, answer)
     except Exception as problem:
-        told = str(problem) if isinstance(problem, FairleadError) else f"{type(problem).__name__}: {problem}"
+        text = str(problem) if isinstance(problem, FairleadError) else f"{type(problem).__name__}: {problem}"
         refused = isinstance(problem, RefusedQuestion)
-        answer.write(orjson.dumps({"problem": told, "refused": refused}) + b"\n")
+        answer.write(orjson.dumps({"problem": text, "refused": refused}) + b"\n")
         answer.flush()
     finally:
         os._exit(0)  # do not wait for threads that a policy has started

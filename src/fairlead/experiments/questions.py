@@ -29,13 +29,17 @@ MAX_ADDED = 20_000
 HIDDEN = "{} of another user"
 """The name of another user's job, with its number."""
 
+KEPT = "kept"
+"""The key of fields that all answers have, which are sent once."""
+
 Send = Callable[[Mapping[str, Any]], None]
 
 
 def answer_question(
     state: State, rates: Mapping[str, Any], question: Mapping[str, Any], send: Send, left_s: Callable[[], float]
 ) -> None:
-    """Answer a question about a state, which is consumed. Several answers may be sent; each replaces the one before.
+    """Answer a question about a state, which is consumed. Several answers may be sent; each replaces the one before, but for
+    `KEPT` fields.
 
     Args:
         question: `kind`, the asking `user`, whether they see all jobs (`all_users`), and what the kind needs.
@@ -62,7 +66,9 @@ def _what_if(fork: Fork, question: Mapping[str, Any], visible_to: str | None, se
     def send_result(found: WhatIfResult) -> None:
         asked = options.scenarios if fork.past or fork.start.costs.varies else 1
         few = (f"{found.scenarios} of {asked} scenarios: there was no time for more",) if found.scenarios < asked else ()
-        send(replace(found, guesses=(*found.guesses, *few)).to_dict())
+        send(replace(found, guesses=(*found.guesses, *few), timelines=()).to_dict())
+        if found.scenarios == 1 and found.timelines:
+            send({KEPT: {"timelines": list(found.timelines)}})
 
     what_if(fork, changes, options, timelines=request.timelines, visible_to=visible_to, on_result=send_result, left_s=left_s)
 

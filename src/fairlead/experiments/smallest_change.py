@@ -82,14 +82,14 @@ def smallest_changes(
 
     found, unsearched = list[SmallestChange](), list[str]()
 
-    def tell(ahead: Iterable[str] = (), starts: bool = False) -> FoundChanges:
+    def report(ahead: Iterable[str] = (), starts: bool = False) -> FoundChanges:
         known = FoundChanges(starts, tuple(found), (*unsearched, *ahead))
         on_found(known)
         return known
 
-    tell(_KINDS)
+    report(_KINDS)
     if number in fork.launched_next(registry=registry):
-        return tell(starts=True)
+        return report(starts=True)
     kinds = list(_KINDS)
     for place, (kind, candidates) in enumerate(_KINDS.items()):
         for size, text, changes in candidates(fork, number, job):
@@ -103,10 +103,10 @@ def smallest_changes(
             if enough:
                 found.append(SmallestChange(kind, size, text, changes))
                 break
-        tell(kinds[place + 1 :])
+        report(kinds[place + 1 :])
     if delays and found:
         found = _with_delays(fork, number, found, lambda: clock() - began < budget_s, registry)
-    return tell()
+    return report()
 
 
 _Candidate = tuple[float, str, ForkChanges]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -42,8 +42,11 @@ METRICS = {
 CONTROL, CHANGED = "as it is", "changed"
 OTHERS = "other users"  # in place of their names
 
-MAX_TIMELINE_JOBS, MAX_TIMELINE_RUNS = 500, 10_000
-"""Of one timeline in an answer; further ones are counted."""
+MAX_TIMELINE_JOBS, MAX_TIMELINE_RUNS, MAX_TIMELINE_NODES = 500, 10_000, 16
+"""Of one timeline in an answer, and of one run in it; further ones are counted."""
+
+MIN_SCENARIOS = 3
+"""For an interval: that of two is often wider than what is possible."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,10 @@ class WhatIfResult:
         def row(one: GroupDifference) -> dict[str, Any]:
             of = {} if one.number is None else {"number": one.number, "user": one.user}
             times = {"jobs": one.jobs, "control_s": one.control_s, "changed_s": one.changed_s}
-            return {"name": one.name, **of, **times, **_ends(one.difference)}
+            return {"name": one.name, **of, **times, **ends(one.difference)}
 
         metrics = {
-            name: {"control": control, "changed": changed, **_ends(difference)}
+            name: {"control": control, "changed": changed, **ends(difference, 1.0 if name == "utilization" else math.inf)}
             for name, (control, changed, difference) in self.metrics.items()
         }
         starts = {name: [_finite(each) for each in both] for name, both in self.starts.items()}
@@ -100,9 +103,12 @@ class WhatIfResult:
         return found | {"scenarios": self.scenarios, "guesses": list(self.guesses)} | shown
 
 
-def _ends(one: PairedDifference) -> dict[str, float | None]:
-    ends = one.difference, one.difference - one.half_width, one.difference + one.half_width
-    return dict(zip(("difference", "low", "high"), map(_finite, ends)))
+def ends(one: PairedDifference, most: float = math.inf) -> dict[str, float | None]:
+    """A difference and its interval, which is within ±`most`; None where too few scenarios give none."""
+    half = one.half_width if one.pairs >= MIN_SCENARIOS else math.nan
+    low, high = one.difference - half, one.difference + half
+    both = (max(low, -most), min(high, most)) if math.isfinite(half) else (None, None)
+    return {"difference": _finite(one.difference), "low": both[0], "high": both[1]}
 
 
 def _finite(value: float) -> float | None:
@@ -156,12 +162,14 @@ def what_if(
         if far_s < math.inf:
             guesses += (f"simulated only {far_s / 3600:.1f} h ahead: there was no time for more",)
         pairs.append((runs[0].until(far_s), runs[1].until(far_s)))
-        found = replace(_compared(pairs, guesses, visible_to), timelines=shown)
+        found = replace(_compared(pairs, guesses, visible_to, {job.name for job in changes.submit}), timelines=shown)
         on_result(found)
     return replace(found, runs=(records[0], records[1])) if records else found
 
 
-def _compared(pairs: Sequence[tuple[ForkRun, ForkRun]], guesses: tuple[str, ...], visible_to: str | None) -> WhatIfResult:
+def _compared(
+    pairs: Sequence[tuple[ForkRun, ForkRun]], guesses: tuple[str, ...], visible_to: str | None, submitted: Set[str]
+) -> WhatIfResult:
     both = [tuple(_summary(run, {*first.jobs} & {*second.jobs}) for run in (first, second)) for first, second in pairs]
     metrics = {}
     for name in METRICS:
@@ -187,7 +195,7 @@ def _compared(pairs: Sequence[tuple[ForkRun, ForkRun]], guesses: tuple[str, ...]
         for key, job in there.items()
         if job.starts_s > 0 and sees(job)
     }
-    new = (job for key, job in second.jobs.items() if key not in first.jobs and sees(job))
+    new = (job for key, job in second.jobs.items() if key not in first.jobs and job.name in submitted)
     starts |= {job.name: (math.inf, job.starts_s) for job in new}
     return WhatIfResult(metrics, [one for _, one in users], jobs, starts, len(pairs), guesses)
 
@@ -257,24 +265,28 @@ def _timeline(fork: Fork, run: ForkRun, label: str, visible_to: str | None) -> d
     chosen = sorted(state.job_of)[:MAX_TIMELINE_JOBS]  # those that are there come first
     runs: dict[int, list[dict[str, Any]]] = {number: [] for number in chosen}
     left_out, count = 0, 0
+    last: dict[int, tuple[float, int, list[int]]] = {}
     for number, start, end, places in _recorder(fork, run).runs(state.time):
         if number not in runs:
             continue
-        nodes = [state.cluster.nodes[node].name for node in sorted({*state.cluster.node_of[places].tolist()})]
-        before = runs[number][-1] if runs[number] else None
-        if before and (before["end_s"], before["gpus"], before["nodes"]) == (start - view.time, len(places), nodes):
-            before["end_s"] = end - view.time
+        nodes = sorted({*state.cluster.node_of[places].tolist()})
+        resumes = last.get(number) == (start, len(places), nodes)
+        last[number] = end, len(places), nodes
+        if resumes and runs[number]:
+            runs[number][-1]["end_s"] = end - view.time
         elif count < MAX_TIMELINE_RUNS:
             count += 1
-            runs[number].append({"start_s": start - view.time, "end_s": end - view.time, "gpus": len(places), "nodes": nodes})
+            names = [state.cluster.nodes[node].name for node in nodes[:MAX_TIMELINE_NODES]]
+            about = {"start_s": start - view.time, "end_s": end - view.time, "gpus": len(places), "nodes": names}
+            runs[number].append(about | {"more_nodes": max(0, len(nodes) - MAX_TIMELINE_NODES)})
         else:
             left_out += 1
     jobs = []
     for number in chosen:
         job = state.job_of[number]
         there, sees = number < view.next_number, visible_to in (None, job.user)
-        names = {"name": job.name if sees or not there else "", "user": job.user if sees else ""}  # drawn jobs have no own name
-        jobs.append({"number": number if there else None, **names, "runs": runs[number]})
+        of = {"name": job.name if sees or not there else "", "user": job.user if sees else ""}  # drawn jobs have no own name
+        jobs.append({"number": number if there else None, **of, "runs": runs[number]})
     return {"label": label, "jobs": jobs, "left_out": {"jobs": len(state.job_of) - len(chosen), "runs": left_out}}
 
 

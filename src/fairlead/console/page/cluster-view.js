@@ -207,8 +207,8 @@ export function clusterView(root, { store, session, go, loadRuns }) {
             .flat()
             .map((n) => store.jobs.get(n)?.name || `job ${n}`),
         );
-      const told = rows.map(([name, value]) => `${name} ${value}`).join(", ");
-      chosen.textContent = `${heading}: ${told}${names.size ? `; jobs ${listed([...names])}` : ""}`;
+      const facts = rows.map(([name, value]) => `${name} ${value}`).join(", ");
+      chosen.textContent = `${heading}: ${facts}${names.size ? `; jobs ${listed([...names])}` : ""}`;
       return undefined;
     });
   }

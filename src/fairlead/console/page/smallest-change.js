@@ -37,7 +37,7 @@ export function smallestChange(number) {
 
 function words(found) {
   if (found.starts) return [make("p", { text: "It starts at the next decision without a change." })];
-  const told = found.changes.length
+  const shown = found.changes.length
     ? [
         plainTable(
           ["change", "delays"],
@@ -46,8 +46,8 @@ function words(found) {
       ]
     : [make("p", { text: found.unsearched.length ? "No change found yet." : "No change of one kind alone starts it." })];
   if (found.unsearched.length)
-    told.push(make("p", { class: "muted", text: `There was no time to search: ${found.unsearched.join(", ")}.` }));
-  return told;
+    shown.push(make("p", { class: "muted", text: `There was no time to search: ${found.unsearched.join(", ")}.` }));
+  return shown;
 }
 
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -59,8 +59,8 @@ function delays(found) {
     sorted = [...found].sort((a, b) => (length(b) > length(a)) - (length(a) > length(b))),
     rest = sorted.length - shownDelays;
   const howLong = (one) => (one.seconds === null ? "beyond the simulation" : `by ${duration(one.seconds)}`);
-  const told = sorted
+  const named = sorted
     .slice(0, shownDelays)
     .map((one) => `${one.name}${one.user ? ` (${one.user})` : ""} ${howLong(one)}`);
-  return told.join(", ") + (rest > 0 ? `, and ${plural(rest, "more job")}` : "");
+  return named.join(", ") + (rest > 0 ? `, and ${plural(rest, "more job")}` : "");
 }

@@ -187,18 +187,18 @@ export function timelineView(root, { store, forecast, go, loadRuns }) {
       run = row.runs.find((one) => at >= one.start && at < one.end),
       now = store.now(),
       found = row.forecast;
-    const told = [
+    const lines = [
       ["state", job.state],
       ["user", job.user],
       ["account", job.account || "–"],
       ["GPUs", String(job.gpus)],
     ];
     if (run && at <= now)
-      told.push(["run", `${date(run.start, now)} to ${run.end === Infinity ? "now" : date(run.end, now)}`], ["on", label(run)]);
-    if (job.preemptions) told.push(["preempted", plural(job.preemptions, "time")]);
-    if (found && job.state !== "running") told.push(["forecast start", forecastWords(forecast.inSeconds(job.number, "start"))]);
-    if (found) told.push(["forecast end", forecastWords(forecast.inSeconds(job.number, "end"))]);
-    return [job.name, told];
+      lines.push(["run", `${date(run.start, now)} to ${run.end === Infinity ? "now" : date(run.end, now)}`], ["on", label(run)]);
+    if (job.preemptions) lines.push(["preempted", plural(job.preemptions, "time")]);
+    if (found && job.state !== "running") lines.push(["forecast start", forecastWords(forecast.inSeconds(job.number, "start"))]);
+    if (found) lines.push(["forecast end", forecastWords(forecast.inSeconds(job.number, "end"))]);
+    return [job.name, lines];
   }
 
   return {

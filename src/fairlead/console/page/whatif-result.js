@@ -52,14 +52,14 @@ export function metricsTable(found) {
 export function usersLine(found) {
   const gain = found.users.filter((one) => one.difference < 0),
     pay = found.users.filter((one) => one.difference > 0);
-  const told = (some) =>
+  const listed = (some) =>
     some
       .map((one) => `${one.name} ${signed(one.difference, duration)}`)
       .slice(0, 4)
       .join(", ");
   return [
-    gain.length ? `Gain (average JCT): ${told(gain)}.` : "No user gains.",
-    pay.length ? `Pay: ${told([...pay].reverse())}.` : "No user pays.",
+    gain.length ? `Gain (average JCT): ${listed(gain)}.` : "No user gains.",
+    pay.length ? `Pay: ${listed([...pay].reverse())}.` : "No user pays.",
   ].join(" ");
 }
 
@@ -153,6 +153,9 @@ export function showResult(box, found, { now, go }) {
   return drawn;
 }
 
+const placeWords = (run) =>
+  `${run.gpus} × ${run.nodes?.join(", ") ?? "GPU"}${run.more_nodes ? ` and ${plural(run.more_nodes, "more node")}` : ""}`;
+
 // Both with the same rows, one above the other; zoom and scrolling move both.
 function timelines(both, now, go) {
   const order = [],
@@ -185,12 +188,14 @@ function timelines(both, now, go) {
       "aria-label": `Timeline ${timeline.label}; arrow keys move, + and - zoom`,
     });
     const own = jobs.map((job) => ({ job, runs: rows[side].get(job.key) ?? [], forecast: null }));
-    const shown = { rows: own, now, until: Infinity, label: (run) => `${run.gpus} × ${run.nodes?.join(", ") ?? "GPU"}` };
+    const shown = { rows: own, now, until: Infinity, label: placeWords };
     return { timeline, canvas, shown };
   });
   const drawn = jobs.filter((job) => job.number >= arrivals).length,
     counts = [plural(jobs.length - drawn, "job"), ...(drawn ? [plural(drawn, "simulated arrival")] : [])].join(", ");
-  const left = Math.max(...both.map((one) => one.left_out?.jobs ?? 0));
+  const left = ["job", "run"]
+    .map((what) => [Math.max(...both.map((one) => one.left_out?.[`${what}s`] ?? 0)), what])
+    .flatMap(([count, what]) => (count ? [plural(count, `more ${what}`)] : []));
   const element = make(
     "section",
     { class: "card", id: "whatif-timelines" },
@@ -198,7 +203,7 @@ function timelines(both, now, go) {
     make(
       "div",
       { class: "tools" },
-      ...(left ? [make("span", { text: `${plural(left, "more job")} not shown` })] : []),
+      ...(left.length ? [make("span", { text: `${left.join(" and ")} not shown` })] : []),
       make("span", { class: "spacer" }),
       laneButtons(() => lanes[0]),
     ),
@@ -218,11 +223,11 @@ function timelines(both, now, go) {
   function tipOf(row, at) {
     const run = row.runs.find((one) => at >= one.start && at < one.end),
       seconds = (time) => (time > now ? `in ${duration(time - now)}` : "now");
-    const told = [["user", row.job.user || "–"]];
+    const lines = [["user", row.job.user || "–"]];
     if (run)
-      told.push(["run", `${seconds(run.start)} to ${seconds(run.end)}`], ["on", `${run.gpus} × ${run.nodes?.join(", ")}`]);
-    if (row.runs.length) told.push(["ends", seconds(row.runs.at(-1).end)]);
-    return [row.job.name, told];
+      lines.push(["run", `${seconds(run.start)} to ${seconds(run.end)}`], ["on", placeWords(run)]);
+    if (row.runs.length) lines.push(["ends", seconds(row.runs.at(-1).end)]);
+    return [row.job.name, lines];
   }
   function resize() {
     if (!lanes.length)

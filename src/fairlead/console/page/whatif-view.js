@@ -110,8 +110,8 @@ export function whatIfView(root, { store, session, go }) {
     problems = {};
   const general = make("p", { class: "problem", role: "alert" }),
     bar = make("progress", { "aria-label": "Simulation", max: atMostS }),
-    told = make("span", { role: "status", "aria-live": "polite" }),
-    working = make("div", { class: "working", hidden: "" }, bar, told);
+    status = make("span", { role: "status", "aria-live": "polite" }),
+    working = make("div", { class: "working", hidden: "" }, bar, status);
   const run = make("button", { class: "primary", type: "submit", text: "Simulate", id: "simulate" }),
     stop = make("button", { type: "button", text: "Stop", hidden: "", onclick: () => asking?.abort() }),
     clear = make("button", { type: "button", text: "Clear", onclick: reset });
@@ -226,7 +226,7 @@ export function whatIfView(root, { store, session, go }) {
     const step = () => {
       const passed = (performance.now() - begun) / 1000;
       bar.value = Math.min(passed, atMostS);
-      told.textContent = `Simulating, ${Math.floor(passed / 5) * 5} s of at most ${atMostS} s …`;
+      status.textContent = `Simulating, ${Math.floor(passed / 5) * 5} s of at most ${atMostS} s …`;
     };
     step();
     timer = setInterval(step, 1000);
