@@ -33,7 +33,7 @@ def test_jobs_with_predictions_share_at_once_and_others_do_not(tmp_path: Path):
     answer, fairlead = (functools.partial(ask, cwd=tmp_path) for ask in (command.answer, command.fairlead))
     (tmp_path / "light.json").write_text(json.dumps(PREDICTED))
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "light.json").write_text(json.dumps({"prediction": PREDICTED, "max_batch": 64}))
+    (tmp_path / "more" / "light.json").write_text(json.dumps({**PREDICTED, "batch_size": 64, "fits": True}))
     (tmp_path / "more" / "task.yaml").write_text("run: sleep 1000\nprediction: light.json\nmax_slowdown: 1.5\n")
     bad = {"huge": {"memory_mb": 1e9}, "other": {"device": "NVIDIA H200"}, "hostile": {"utilization": 130}}
     for name, change in bad.items():

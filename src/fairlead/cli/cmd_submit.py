@@ -275,6 +275,7 @@ def _task_in(file: str) -> dict[str, Any]:
 
 
 _PREDICTIONS = ("predict", "prediction")
+_NOT_PREDICTED = ("batch_size", "fits")  # in the output of `predict module`
 
 
 def _with_prediction(task: Mapping[str, Any], given: Mapping[str, Any], folder: Path, source: str) -> dict[str, Any]:
@@ -296,7 +297,7 @@ def _with_prediction(task: Mapping[str, Any], given: Mapping[str, Any], folder: 
             data = orjson.loads((folder / found).read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(folder / found, f"a file that 'fairlead predict module --json' wrote ({error})") from None
-        merged["prediction"] = data.get("prediction", data) if isinstance(data, dict) else data
+        merged["prediction"] = {k: v for k, v in data.items() if k not in _NOT_PREDICTED} if isinstance(data, dict) else data
     if isinstance(found := merged.get("prediction"), dict):
         about = StepPrediction.from_data(found, source)
         busy = f"{about.utilization:.0f} % utilization ({about.utilization_low:.0f} to {about.utilization_high:.0f})"

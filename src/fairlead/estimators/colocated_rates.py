@@ -37,7 +37,7 @@ from fairlead.prediction.measured_profiles import (
     usage_by_kind,
 )
 from fairlead.prediction.predictor import shipped_predictor
-from fairlead.prediction.step_prediction import Z80, StepPrediction, prediction_of
+from fairlead.prediction.step_prediction import Z80, StepPrediction, job_prediction
 
 T = TypeVar("T")
 UNKNOWN_USAGE = (100.0, math.inf)
@@ -102,7 +102,7 @@ class ColocationModel:
         `predictions` are those of the jobs of each class; default: of the most recent job of its kind."""
         types = view.cluster.type_names
         texts = [view.predictions.get(kind, "") for kind in kinds] if predictions is None else predictions
-        own = {at: prediction_of(text) for at, text in enumerate(texts) if text}
+        own = {at: job_prediction(text) for at, text in enumerate(texts) if text}
         known = self._known_usage
         found = [
             [_usage(view.observations.get(_name(kind, name)), own.get(at), name, use) for name in types]

@@ -26,7 +26,7 @@ from fairlead.estimators.base import spread_gangs
 from fairlead.estimators.fitted import ModelSizes, class_per_job, elastic_observations, elastic_rows
 from fairlead.estimators.prior import UNKNOWN_LEVEL
 from fairlead.models.speed_curves import MIN_CHANGE
-from fairlead.prediction.step_prediction import prediction_of
+from fairlead.prediction.step_prediction import job_prediction
 
 MAX_SPEED = 1e9
 """Limit of the relative speed of a type."""
@@ -136,7 +136,7 @@ def _observed(observations: ObservedValues, kind: str, workers: int, types: tupl
 
 def _with_prediction(text: str, workers: int, types: tuple[str, ...], near: Floats, off: Floats) -> tuple[Floats, Floats]:
     """Rates and their uncertainty, with what was predicted for a job in place of what was not observed."""
-    mine = prediction_of(text)
+    mine = job_prediction(text)
     there = np.array([name == mine.device for name in types]) & (near <= 0) & (mine.workers == workers) & (mine.steps_per_s > 0)
     return np.where(there, mine.steps_per_s, near), np.where(there, mine.rate_uncertainty, off)
 

@@ -141,7 +141,7 @@ def _check_amount(name: str, value: Any) -> None:
 
 
 @lru_cache(maxsize=10_000)
-def prediction_of(text: str) -> StepPrediction:
+def job_prediction(text: str) -> StepPrediction:
     """The prediction that a job carries; its device is a GPU type.
 
     Raises:

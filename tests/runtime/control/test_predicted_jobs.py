@@ -10,6 +10,7 @@ import pytest
 from emulated_agents import Scene
 
 from fairlead.cli.job_info import prediction_facts
+from fairlead.config import SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import JobSubmitted
@@ -19,7 +20,8 @@ from fairlead.engine.codec import decode, encode
 from fairlead.engine.feasibility import infeasible_reason
 from fairlead.engine.state_codec import load, save
 from fairlead.estimators.predicted import Monitored, Predicted
-from fairlead.prediction.step_prediction import Z80, StepPrediction, prediction_of
+from fairlead.experiments.live_inputs import with_estimated_interference
+from fairlead.prediction.step_prediction import Z80, StepPrediction, job_prediction
 from fairlead.runtime.control.views import prediction_record
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Progress
@@ -130,6 +132,27 @@ def test_what_was_measured_replaces_the_prediction():
     assert running(scene) == [0, 1]
 
 
+def test_jobs_slower_than_predicted_are_separated_in_the_next_round():
+    both = {"prediction": text(), "max_slowdown": 1.5}
+    scene = scene_of(both, {**both, "kind": "other.py"})
+    assert running(scene) == [0, 1]
+    scene.backend.report(0, [Progress(number, 1, 20, 0, 1.0) for number in (0, 1)])  # 2 steps/s were predicted
+    scene.at(1.0)
+    scene.at(1.0 + 2 * scene.loop.stages.round_s)
+    assert running(scene) == [0]
+    check_state(scene.loop.state, residents=2)
+
+
+def test_forecasts_use_the_predictions_of_job_types():
+    scene = scene_of({"prediction": text()}, {"prediction": text(), "kind": "other.py"})
+    state = scene.loop.state
+    table = table_of(("v100",), {("train.py", 1): [2.0], ("other.py", 1): [2.0]})
+    table = replace(table, paired=np.zeros_like(table.paired))
+    config = SchedulerConfig.from_data({"policy": "horus", "estimator": "monitored"})
+    found = with_estimated_interference(table, state, config).paired
+    assert 0 < found[table.row("train.py", 1), table.row("other.py", 1), 0] < 2.0
+
+
 def test_a_job_that_uses_more_memory_than_predicted_is_noted():
     scene = scene_of({"prediction": text()})
     assert prediction_record(scene.loop.state, 0)["memory_gb"] == {"predicted": 2.0, "measured": None}
@@ -167,7 +190,7 @@ def test_a_journal_has_the_prediction_only_where_there_is_one(tmp_path):
     write_trace(Trace.of([plain, predicted]), tmp_path / "jobs.csv")
     assert read_trace_file(tmp_path / "jobs.csv").jobs == (plain, predicted)
     with pytest.raises(InputError, match="JSON"):
-        prediction_of("{")
+        job_prediction("{")
 
 
 H200 = {**LIGHT, "device": "NVIDIA H200"}
@@ -179,7 +202,7 @@ def job_of(**fields: Any) -> Job:
 
 def test_the_announced_memory_is_requested_unless_the_user_asks_for_another():
     assert (job_of().memory_gb, job_of(memory_gb=5).memory_gb) == (2.0, 5.0)
-    assert prediction_of(job_of().prediction) == replace(StepPrediction.from_data(H200), device="h200")
+    assert job_prediction(job_of().prediction) == replace(StepPrediction.from_data(H200), device="h200")
 
 
 def test_trainings_with_other_predictions_are_other_job_types():

@@ -18,7 +18,7 @@ from fairlead.core.errors import near_names, near_or_all
 from fairlead.core.job import Job, Phase
 from fairlead.engine.feasibility import feasible_types, infeasible_reason
 from fairlead.engine.state import State
-from fairlead.prediction.step_prediction import prediction_of
+from fairlead.prediction.step_prediction import job_prediction
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_array import MAX_ARRAY, ArrayMember, array_of, parse_indices
@@ -344,7 +344,7 @@ def feasible_types_of(plane: ControlPlane, jobs: Sequence[Job]) -> list[list[str
         code = task_of(job).code
         if code and (plane.code is None or not plane.code.has(code)):
             raise HTTPException(422, f"the code of {job.name or 'the job'} was not sent: PUT /v1/code/{code} first")
-        if job.prediction and cluster.types and (device := prediction_of(job.prediction).device) not in cluster.type_names:
+        if job.prediction and cluster.types and (device := job_prediction(job.prediction).device) not in cluster.type_names:
             here = ", ".join(cluster.type_names)
             raise HTTPException(422, f"prediction: it is for {device!r}, and this cluster has {here}; predict for one of these")
         needs = (job.allowed_types, job.memory_gb, job.workers, job.cpus, job.host_memory_gb)

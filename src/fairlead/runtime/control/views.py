@@ -21,7 +21,7 @@ from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
-from fairlead.prediction.step_prediction import prediction_of
+from fairlead.prediction.step_prediction import job_prediction
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Task
@@ -192,7 +192,7 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
 
 def prediction_record(state: State, number: int) -> dict[str, Any]:
     """What is predicted of a job on a GPU of its own, with the ends of 80 % intervals, and what was measured there."""
-    job, found = state.job_of[number], prediction_of(state.job_of[number].prediction)
+    job, found = state.job_of[number], job_prediction(state.job_of[number].prediction)
     seen = {name: float(column[number]) for name, column in state.store.metrics.items() if name in MEASURED_METRICS}
     alone = [
         rate

@@ -19,7 +19,7 @@ import numpy as np
 from fairlead.core.cluster import Bools, Floats
 from fairlead.core.observed_slowdowns import MAX_UNCERTAINTY, ROUNDING
 from fairlead.core.snapshot import Snapshot
-from fairlead.prediction.step_prediction import prediction_of
+from fairlead.prediction.step_prediction import job_prediction
 
 PairSlowdowns: TypeAlias = Mapping[tuple[str, str, int], float]
 """Observed slowdown of a kind that is co-located with another, on a type."""
@@ -55,7 +55,7 @@ def job_signatures(view: Snapshot, min_memory_gb: Mapping[str, float]) -> dict[i
     columns = (jobs.number, view.rates.row, jobs.kind, jobs.workers, jobs.fits, jobs.memory_gb, jobs.cpus, jobs.host_memory_gb)
     for number, row, kind, workers, fits, memory, cpus, host_memory in zip(*(column.tolist() for column in columns)):
         job = view.job_of[number]
-        if job.prediction and view.rates.usage is not None and memory == prediction_of(job.prediction).memory_gb:
+        if job.prediction and view.rates.usage is not None and memory == job_prediction(job.prediction).memory_gb:
             memory = 0.0  # not requested, but predicted: the estimator has it, or what was measured
         memory = max(memory, min_memory_gb.get(str(number), 0.0)) if min_memory_gb else memory
         key = (row, kinds[kind], workers, fits, memory, job.max_slowdown, cpus, host_memory)
