@@ -14,9 +14,10 @@ torch = pytest.importorskip("torch")
 from fairlead.prediction.training_step import TrainingStep  # noqa: E402
 from fairlead_papers.prediction import measure_steps, trainings  # noqa: E402
 from fairlead_papers.prediction.measure_steps import StepTiming, measure_all, measure_step, run_apart  # noqa: E402
-from fairlead_papers.prediction.trainings import TrainingEntry, entries, entry  # noqa: E402
+from fairlead_papers.prediction.trainings import entries, entry  # noqa: E402
 
 SMALLEST = "mlp-1024@784:512/fp32"
+TINY = "mlp-64@16:4/fp32"
 QUICK = StepTiming(warm_steps=1, warm_s=0.0, window_s=0.01, windows=2)
 
 
@@ -36,22 +37,21 @@ def test_the_list_has_many_families_and_modes():
 
 
 @pytest.mark.parametrize(
-    ("family", "name"),
+    "name",
     [
-        ("mlp", "mlp-16@8:4/fp32"),
-        ("lstm", "lstm-16x1@8:2/bf16"),
-        ("gru", "gru-16x2@8:2/fp32"),
-        ("switch", "switch-64x1x2@8:2/bf16"),
-        ("mamba", "mamba-16x1@6:2/bf16"),
-        ("gcn", "gcn-8x2@20:1/bf16"),
-        ("gat", "gat-8x1@20:1/fp32+adamw"),
-        ("dlrm", "dlrm-1x8@3:4/bf16+clip"),
-        ("unet", "unet-2@32:1/bf16+accumulate2"),
+        "mlp-16@8:4/fp32",
+        "lstm-16x1@8:2/bf16",
+        "gru-16x2@8:2/fp32",
+        "switch-64x1x2@8:2/bf16",
+        "mamba-16x1@6:2/bf16",
+        "gcn-8x2@20:1/bf16",
+        "gat-8x1@20:1/fp32+adamw",
+        "dlrm-1x8@3:4/bf16+clip",
+        "unet-2@32:1/bf16+accumulate2",
     ],
 )
-def test_own_models_make_a_step_and_every_parameter_has_a_gradient(family, name):
-    build = next(one.build for one in entries() if one.family == family)
-    training = TrainingEntry(name, family, build).make()
+def test_own_models_make_a_step_and_every_parameter_has_a_gradient(name):
+    training = entry(name).make()
     running = TrainingStep(training, "cpu")
     running.step()
     running.step()
@@ -72,11 +72,11 @@ def test_the_scan_of_state_spaces_carries_tokens_forward_only():
 
 def test_an_unknown_name_is_an_error():
     with pytest.raises(InputError, match="did you mean"):
-        entry("mlp-1024@784:512/fp33")
+        entry("bert-base@128:32/bf17")
 
 
 def test_a_row_has_speed_parts_and_host_time():
-    row = measure_step(SMALLEST, "cpu", QUICK)
+    row = measure_step(TINY, "cpu", QUICK)
     assert row["steps_per_s"] > 0
     assert len(row["windows"]) == 2
     assert row["issue_s"] > 0

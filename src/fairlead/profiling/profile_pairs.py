@@ -146,17 +146,30 @@ def work(
     return intervals
 
 
-class PairBench:
-    """Two processes with all models in each. `alone(name)` and `together(one, other)` measure."""
+def build_configuration(name: str, device: str) -> SteppableTraining:
+    """The training of a configuration."""
+    from fairlead.profiling.profile_alone import TrainingLoop
 
-    def __init__(self, names: Sequence[str], device: str, timing: PairTiming | None = None) -> None:
+    return TrainingLoop.of(configuration(name), device)
+
+
+class PairBench:
+    """Two processes with all models in each, which `build` makes. `alone(name)` and `together(one, other)` measure."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        device: str,
+        timing: PairTiming | None = None,
+        build: Callable[[str, str], SteppableTraining] = build_configuration,
+    ) -> None:
         self.timing, self.device = timing or PairTiming(), device
         spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self._connections: list[Connection] = []
         self._processes = []
         for _ in range(WORKERS):
             ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_run_worker, args=(theirs, tuple(names), device), daemon=True)
+            process = spawn.Process(target=_run_worker, args=(theirs, tuple(names), device, build), daemon=True)
             process.start()
             theirs.close()
             self._connections.append(ours)
@@ -278,17 +291,17 @@ def estimated_step_s(training: SteppableTraining, clock: Callable[[], float] = t
     return (clock() - began) / WARMUP_STEPS
 
 
-def _run_worker(connection: Connection, names: tuple[str, ...], device: str) -> None:
+def _run_worker(
+    connection: Connection, names: tuple[str, ...], device: str, build: Callable[[str, str], SteppableTraining]
+) -> None:
     """The main function of a process: build the models, send the errors, then measure until the connection ends."""
-    from fairlead.profiling.profile_alone import TrainingLoop
-
-    held, problems = dict[str, TrainingLoop](), dict[str, str]()
+    held, problems = dict[str, SteppableTraining](), dict[str, str]()
     for name in names:
         try:
-            held[name] = TrainingLoop.of(configuration(name), device)
+            held[name] = build(name, device)
             for _ in range(WARMUP_STEPS):
                 held[name].step()
-            held[name].finish()
+            held[name].record_event()()
         except (RuntimeError, ValueError, TypeError, AttributeError, ImportError) as problem:
             held.pop(name, None)
             problems[name] = f"{type(problem).__name__}: {problem}"[:300]

@@ -81,8 +81,12 @@ def entries() -> tuple[TrainingEntry, ...]:
 
 
 def entry(name: str) -> TrainingEntry:
-    """The training with a name."""
+    """The training with a name: one of the list, or one of another size whose model's first word is a family that has sizes in
+    its names, as in "mlp-64@16:4/fp32"."""
     by_name = {one.name: one for one in entries()}
+    family = name.partition("-")[0]
+    if name not in by_name and family in _SIZED and _NAME.fullmatch(name):
+        return TrainingEntry(name, family, _FAMILIES[family][0])
     if name not in by_name:
         raise InputError("trainings", f"one of the list ({near_or_all(name, by_name)})", field="name", value=name)
     return by_name[name]
@@ -446,3 +450,4 @@ _FAMILIES: dict[str, tuple[Build, tuple[str, ...]]] = {
     "mlp": (_fully_connected, ("mlp-4096@784:4096/bf16", "mlp-1024@784:512/fp32")),
 }
 """By family: how its trainings are built, and their names: first in bf16, then in fp32, then others."""
+_SIZED = ("lstm", "gru", "switch", "mamba", "gcn", "gat", "dlrm", "unet", "mlp")

@@ -1,0 +1,26 @@
+"""Pairs of trainings of the list."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.profiling.profile_pairs import PairTiming
+from fairlead.profiling.results import read_pairs
+from fairlead.profiling.sharing_mode import SharingMode
+
+pytest.importorskip("torch")
+
+from fairlead_papers.prediction import measure_step_pairs
+from fairlead_papers.prediction.measure_step_pairs import measure_pairs
+
+
+def test_pairs_run_in_two_processes_and_are_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure_step_pairs, "run_apart", lambda *_, **__: {"host_cpus": "1"})
+    names, to = ("mlp-64@16:4/fp32",), tmp_path / "pairs.jsonl"
+    timing = PairTiming(warm_s=0.05, alone_s=0.2, window_s=0.3, repetitions=1)
+    for _ in range(2):
+        measure_pairs(names, to, SharingMode.TIME_SLICING, 600.0, "cpu", timing)
+    about, rows = read_pairs(to)
+    assert about["sharing"] == "time-slicing"
+    assert [row["name"] for row in rows] == [names[0], f"{names[0]} + {names[0]}"]
+    assert min(rows[1]["steps_per_s"] + rows[1]["undisturbed_steps_per_s"]) > 0
