@@ -8,10 +8,12 @@ import pytest
 
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.schedulers import parse_part
+from fairlead.core import observed_slowdowns
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import SlowdownExceeded
 from fairlead.core.job import Job, Phase
 from fairlead.engine.apply import replay_events
+from fairlead.engine.codec import decode, encode
 from fairlead.engine.interference_monitor import pairs_of
 from fairlead.engine.state_codec import load, save
 from fairlead.testing import Harness
@@ -96,6 +98,16 @@ def test_horus_separates_at_once_and_the_time_is_kept_too() -> None:
         assert harness.state.time < 1200
     assert not harness.state.interference.separated, "the policy has done it"
     harness.run()
+
+
+def test_a_rate_next_to_nothing_makes_no_event_that_a_journal_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed_slowdowns, "observed_slowdowns", lambda *about: [1.0 / 5e-320])
+    harness = scene("opportunistic-packing")
+    while not harness.state.interference.count:
+        harness.round()
+        assert harness.state.time < 1200
+    events = list(harness.loop.journal)
+    assert replay_events(decode(encode(event)) for event in events).digest() == harness.state.digest()
 
 
 FAIR = ["max-min-fairness-perf", "max-min-fairness-water-filling-perf", "finish-time-fairness-perf", "hierarchical-perf"]

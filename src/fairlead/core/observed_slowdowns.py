@@ -12,6 +12,7 @@ MAX_UNCERTAINTY = 0.5
 """Relative uncertainty of an exclusive rate from which on no slowdown can be derived from it."""
 
 ROUNDING = 1e-9
+MAX_FACTOR = 1e9  # a worker may report any rate, but a journal with an impossible event could not be read again
 
 
 def observed_slowdowns(view: Snapshot, members: Sequence[int], places: Sequence[int], type_: int) -> list[float]:
@@ -43,5 +44,5 @@ def too_slow(view: Snapshot) -> dict[int, float]:
         if limit < np.inf and (device_map.occupancy[places] > 1).any():
             factor = observed_slowdowns(view, [number], places.tolist(), type_)[0]
             if factor > limit * (1 + ROUNDING):
-                found[number] = factor
+                found[number] = min(factor, MAX_FACTOR)
     return found
