@@ -14,6 +14,7 @@ import ipaddress
 import math
 import re
 import socket
+import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from fairlead.core.errors import InputError, near_or_all
 
 JOB_ENDED, JOB_FAILED, DEADLINE, UNFAIRNESS, SILENT_NODE = "job-ended", "job-failed", "deadline", "unfairness", "silent-node"
 KINDS = (JOB_ENDED, JOB_FAILED, DEADLINE, UNFAIRNESS, SILENT_NODE)
-MAX_TARGETS = 32
+MAX_TARGETS, MAX_TIMEOUT_S = 32, 3600.0
 TLS = ("starttls", "implicit", "none")
 DEFAULT_BOUNDS = {DEADLINE: 0.0, UNFAIRNESS: 0.2, SILENT_NODE: 60.0}
 _MAIL = re.compile(r"mailto:(?:[\w.+-]|\{user\})+@[\w.-]+", re.ASCII)
@@ -147,7 +148,8 @@ def _target(value: Value, *, per_user: bool) -> str:
         return target
     try:
         parts = urlsplit(target)
-        valid = bool(parts.hostname) and (parts.port is None or parts.port > 0) and target.isascii() and target.isprintable()
+        valid = bool((parts.hostname or "").encode("idna")) and (parts.port is None or parts.port > 0)
+        valid = valid and target.isascii() and target.isprintable()
     except ValueError:
         valid = False
     if not valid or " " in target or parts.scheme not in ("https", "http"):
@@ -164,6 +166,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _timeout(value: Value) -> float:
+    if (seconds := _duration(value, 0.1)) > MAX_TIMEOUT_S:
+        raise value.error(f"at most {MAX_TIMEOUT_S:g} s")
+    return seconds
+
+
 def _duration(value: Value, least: float = 0.0) -> float:
     try:
         seconds = parse_duration(value.data)
@@ -177,7 +185,7 @@ def _duration(value: Value, least: float = 0.0) -> float:
 def _webhook(value: Value, path: Path) -> WebhookSettings:
     fields = value.mapping(("secret_file", "timeout", "ca_file"))
     secret = _secret(fields["secret_file"], path).encode() if "secret_file" in fields else b""
-    timeout_s = _duration(fields["timeout"], 0.1) if "timeout" in fields else WebhookSettings.timeout_s
+    timeout_s = _timeout(fields["timeout"]) if "timeout" in fields else WebhookSettings.timeout_s
     return WebhookSettings(secret, timeout_s, _authority(fields, path))
 
 
@@ -187,6 +195,10 @@ def _mail(value: Value, path: Path) -> MailSettings:
         if name not in fields:
             raise InputError(value.source, f"'{name}' of the mail server", line=value.line, field="mail")
     host, sender = fields["host"].text("the name of a mail server"), fields["from"].text("a mail address")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise fields["host"].error("the name of a mail server") from None
     if not _MAIL.fullmatch(f"mailto:{sender}") or "{" in sender:
         raise fields["from"].error("a mail address, as in fairlead@example.org")
     tls = fields["tls"].text("how mail is encrypted") if "tls" in fields else "starttls"
@@ -197,14 +209,17 @@ def _mail(value: Value, path: Path) -> MailSettings:
     user = fields["user"].text("a user of the mail server") if "user" in fields else ""
     if ("user" in fields) != ("password_file" in fields):
         raise value.error("both 'user' and 'password_file', or none of them")
+    port = fields["port"].whole("a port", 1) if "port" in fields else 465 if tls == "implicit" else MailSettings.port
+    if port > 65535:
+        raise fields["port"].error("a port, from 1 to 65535")
     return MailSettings(
         host,
         sender,
-        fields["port"].whole("a port", 1) if "port" in fields else 465 if tls == "implicit" else MailSettings.port,
+        port,
         user,
         _secret(fields["password_file"], path) if "password_file" in fields else "",
         tls,
-        _duration(fields["timeout"], 0.1) if "timeout" in fields else MailSettings.timeout_s,
+        _timeout(fields["timeout"]) if "timeout" in fields else MailSettings.timeout_s,
         _authority(fields, path),
     )
 
@@ -213,8 +228,10 @@ def _authority(fields: dict[str, Value], path: Path) -> str:
     if "ca_file" not in fields:
         return ""
     found = path.parent / fields["ca_file"].text("a file of certificates (PEM)")
-    if not found.is_file():
-        raise fields["ca_file"].error("a file of certificates (PEM)")
+    try:
+        ssl.create_default_context(cafile=str(found))
+    except OSError:
+        raise fields["ca_file"].error("a file of certificates (PEM)") from None
     return str(found)
 
 

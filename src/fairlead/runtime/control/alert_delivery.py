@@ -95,7 +95,7 @@ class Webhook:
                 client.stream("POST", self.url, content=body, headers=headers) as answer,  # its body is not read
             ):
                 status = answer.status_code
-        except (httpx.HTTPError, OSError) as problem:
+        except (httpx.HTTPError, OSError, UnicodeError) as problem:  # the last one: a host name that is none
             raise DeliveryFailed(f"{type(problem).__name__}: {problem}"[:300], again=True) from None
         if 300 <= status < 400:
             raise DeliveryFailed(f"status {status}: redirects are not followed; use the address that it leads to", again=True)
