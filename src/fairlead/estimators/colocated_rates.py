@@ -206,7 +206,7 @@ def _usage(
 ) -> tuple[float, float, float]:
     """Utilization, memory, and the upper end of the utilization: as measured, as predicted for the job, or else by kind."""
     if seen is None and mine is not None and mine.device == type_name:
-        return mine.utilization, mine.memory_gb, mine.utilization_high
+        return mine.utilization or mine.utilization_high, mine.memory_gb, mine.utilization_high  # 0: it was not predicted
     busy, memory = otherwise if seen is None else seen
     return busy, memory, busy
 

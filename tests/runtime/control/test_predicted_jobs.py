@@ -80,6 +80,14 @@ def test_a_prediction_is_of_its_own_job_and_not_of_others_of_its_kind():
     assert usage.memory_gb[Monitored().rates(rates).row, 0].tolist() == [2.0, np.inf, 2.0]
 
 
+def test_memory_alone_is_no_prediction_of_the_utilization():
+    known = {name: LIGHT[name] for name in ("device", "allocated_mb", "reserved_mb", "memory_mb")}
+    only_memory = StepPrediction.from_data(known).job_text("v100")
+    usage = Monitored().rates(scene_of({"prediction": only_memory}).loop.state.snapshot(0.0)).usage
+    assert usage is not None
+    assert (usage.utilization.item(), usage.memory_gb.item()) == (1.0, 2.0)
+
+
 def test_an_uncertain_utilization_keeps_a_limit_by_running_alone():
     sure, unsure = (
         text(utilization=60.0, utilization_low=58.0, utilization_high=62.0),
