@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def world(tmp_path: Path) -> dict[str, Path]:
 
 
 def inputs(world: dict[str, Path], which: str, only: str = "*") -> PredictedTrainings:
-    return PredictedTrainings(alone=world["alone"], pairs=world["pairs"], predictions=world[which], only=only)
+    return PredictedTrainings(alone=world["alone"], pairs=world["pairs"], predictions=world[which], only=only, every=True)
 
 
 def test_the_truth_is_measured_where_it_was_and_fitted_elsewhere(world):
@@ -58,6 +59,7 @@ def test_the_truth_is_measured_where_it_was_and_fitted_elsewhere(world):
     assert rate("small@1/bf16", "full@16/fp32") == pytest.approx(8.0)
     assert 0 < rate("large@8/bf16", "full@16/fp32") < 10.0
     assert [one.kind for one in inputs(world, "new", "*bf16*").trainings] == [name for name in BUSY if "bf16" in name]
+    assert {one.kind for one in replace(given, every=False).trainings} == {"small@1/bf16", "full@16/fp32"}
     assert given.fingerprint != inputs(world, "today").fingerprint
 
 
@@ -75,7 +77,7 @@ def test_the_figures_of_the_issue_are_printed(world, capsys):
     assert found.keys() == {"W-Large", "W-Small"}
     assert found["W-Large"]["out of memory"] == 0
     files = [f"--{name}={world[name]}" for name in ("alone", "pairs")]
-    main([*files, "--predictions", f"new={world['new']}", "--scale", "tiny"])
+    main([*files, "--predictions", f"new={world['new']}", "--scale", "tiny", "--every"])
     said = capsys.readouterr().out
     assert "new: 5 of 5 trainings are predicted" in said
     for what in ("FIFO/Horus", "OBP/Horus", "PAB/Horus", "out of memory", "shared GPU hours, SLO"):

@@ -4,9 +4,9 @@ python -m fairlead_papers.horus.predicted --alone h200_steps.jsonl --pairs h200_
     --predictions today=h200_steps_by_graph.jsonl --predictions new=h200_steps_predicted.jsonl
 
 Each line of predictions has the `name` of a training and a `StepPrediction`, as its fields or as `prediction`. A training
-without a prediction is not co-located. The truth is measured; pairs that were not measured follow a model that was fitted to
-the measured ones. Jobs request the memory that was predicted for placement, except by a graph: those values are no upper
-bounds."""
+without a prediction is not co-located. The truth is measured. The trainings are those that were measured in pairs; with
+--every, all, and pairs that were not measured follow a model that was fitted to the measured ones. Jobs request the memory
+that was predicted for placement, except by a graph: those values are no upper bounds."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ class PredictedTrainings(MeasuredPairs):
     pairs: Path = Path()
     predictions: Path = Path()
     only: str = "*"
+    every: bool = False  # also trainings that were not measured in pairs
 
     @property
     def table(self) -> ThroughputTable:
-        return _true_table(self.alone, self.pairs, self.only)
+        return _true_table(self.alone, self.pairs, self.only, self.every)
 
     @property
     def sessions(self) -> tuple[str, ...]:
@@ -60,12 +61,12 @@ class PredictedTrainings(MeasuredPairs):
 
     @property
     def trainings(self) -> tuple[MeasuredTraining, ...]:
-        return _measured_trainings(self.alone, self.pairs, self.only)
+        return _measured_trainings(self.alone, self.pairs, self.only, self.every)
 
     @cached_property
     def fingerprint(self) -> str:
         read = b"".join(path.read_bytes() for path in (self.alone, self.pairs, self.predictions))
-        return hashlib.sha256(repr((self.only, self.model)).encode() + read).hexdigest()[:16]
+        return hashlib.sha256(repr((self.only, self.every, self.model)).encode() + read).hexdigest()[:16]
 
     @cached_property
     def predicted(self) -> Mapping[str, StepPrediction]:
@@ -103,15 +104,17 @@ def _profiles(alone: Path, pairs: Path) -> Profiles:
 
 
 @lru_cache(maxsize=4)
-def _measured_trainings(alone: Path, pairs: Path, only: str) -> tuple[MeasuredTraining, ...]:
+def _measured_trainings(alone: Path, pairs: Path, only: str, every: bool) -> tuple[MeasuredTraining, ...]:
     """In order of utilization."""
-    chosen = [one for name, one in _profiles(alone, pairs).alone.items() if fnmatch.fnmatchcase(name, only)]
+    known = _profiles(alone, pairs)
+    names = known.alone if every else known.paired(SHARING)
+    chosen = [known.alone[name] for name in names if fnmatch.fnmatchcase(name, only)]
     chosen.sort(key=lambda one: (one.utilization, one.name))
     return tuple(MeasuredTraining(one.name, one.steps_per_s, one.utilization, one.memory_mb / 1024) for one in chosen)
 
 
 @lru_cache(maxsize=4)
-def _true_table(alone: Path, pairs: Path, only: str) -> ThroughputTable:
+def _true_table(alone: Path, pairs: Path, only: str, every: bool) -> ThroughputTable:
     known, model = _profiles(alone, pairs), fitted_slowdown(alone, pairs)
     measured = known.pairs.get(SHARING, {})
 
@@ -121,7 +124,9 @@ def _true_table(alone: Path, pairs: Path, only: str) -> ThroughputTable:
         busy = np.array([known.alone[name].utilization for name in (one, other)])
         return max(1.0, float(model.slowdowns(busy)[0]))
 
-    return colocation_table(H200.name, _measured_trainings(alone, pairs, only), slowdown, SIZES, f"{pairs.stem}, {SHARING}")
+    return colocation_table(
+        H200.name, _measured_trainings(alone, pairs, only, every), slowdown, SIZES, f"{pairs.stem}, {SHARING}"
+    )
 
 
 def fitted_slowdown(alone: Path, pairs: Path) -> Slowdown:
@@ -170,11 +175,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=Path, required=True, help="pairs of them, measured")
     parser.add_argument("--predictions", action="append", required=True, metavar="NAME=FILE", help="a predictor; repeatable")
     parser.add_argument("--only", default="*", help="pattern of the names of trainings")
+    parser.add_argument("--every", action="store_true", help="also trainings that were not measured in pairs")
     parser.add_argument("--scale", default="small", choices=sorted(SCALES))
     given = parser.parse_args(arguments)
     for word in given.predictions:
         name, _, file = word.partition("=")
-        inputs = PredictedTrainings(alone=given.alone, pairs=given.pairs, predictions=Path(file), only=given.only)
+        inputs = PredictedTrainings(
+            alone=given.alone, pairs=given.pairs, predictions=Path(file), only=given.only, every=given.every
+        )
         covered = sum(one.kind in inputs.predicted for one in inputs.trainings)
         print(f"{name}: {covered} of {len(inputs.trainings)} trainings are predicted")
         for workload, figures in compared(SCALES[given.scale], inputs).items():
