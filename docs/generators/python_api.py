@@ -43,6 +43,7 @@ FAIRLEAD = {
     "Simulate": ["simulate", "compare", "resimulate", "read_trace"],
     "Results": ["Run", "ComparisonResult"],
     "Inputs": ["Scheduler", "Job", "Trace", "Generator", "ThroughputTable", "Cluster", "Costs", "Faults", "Outage"],
+    "Predictions": ["predict", "Training", "StepPrediction"],
     "A running cluster": ["connect", "ClusterConnection", "JobHandle"],
     "Errors": ["FairleadError"],
 }

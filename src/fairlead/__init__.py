@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from fairlead.core.errors import FairleadError as FairleadError
     from fairlead.core.job import Job as Job
     from fairlead.experiments.simulate import Faults as Faults
+    from fairlead.prediction.predict_step import predict as predict
+    from fairlead.prediction.step_prediction import StepPrediction as StepPrediction
+    from fairlead.prediction.training_step import Training as Training
     from fairlead.simulator.costs import Costs as Costs
     from fairlead.simulator.faults import Outage as Outage
     from fairlead.workloads.generate import Generator as Generator
@@ -56,12 +59,15 @@ _PUBLIC = {
     "Outage": "fairlead.simulator.faults",
     "Run": "fairlead.api.run_results",
     "Scheduler": "fairlead.api.scheduler",
+    "StepPrediction": "fairlead.prediction.step_prediction",
     "ThroughputTable": "fairlead.workloads.throughput_tables",
     "Trace": "fairlead.workloads.trace",
+    "Training": "fairlead.prediction.training_step",
     "compare": "fairlead.api.functions",
     "connect": "fairlead.api.connection",
     "elastic": "fairlead.client",
     "lease": "fairlead.client",
+    "predict": "fairlead.prediction.predict_step",
     "read_trace": "fairlead.api.scheduler",
     "report": "fairlead.client",
     "resimulate": "fairlead.api.functions",

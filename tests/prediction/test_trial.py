@@ -1,9 +1,8 @@
-"""A module of one's own: by its graph, or by a trial where that cannot be had."""
+"""A training of one's own, by the command and by a trial."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,46 +13,43 @@ from fairlead.core.errors import FairleadError, InputError
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
-trial = pytest.importorskip("fairlead.prediction.module_trial")
+from fairlead.prediction import module_trial as trial  # noqa: E402
+from fairlead.prediction.training_step import Training  # noqa: E402
+
 QUICK = trial.AloneTiming(1, 0.0, 0.01, 1, 1.0, 1)
 
 
-class Sorting(torch.nn.Module):
-    """Its way depends on its data, in a manner that no exporter follows."""
+class Sorting(torch.nn.Linear):
+    """Its way depends on its data."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = torch.nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.line(torch.from_numpy(x.detach().numpy().copy())) * self._scale(x)
-
-    @torch.jit.ignore
-    def _scale(self, x):
-        if torch.onnx.is_in_onnx_export():
-            raise ValueError("not for export")
-        return 1.0
+    def forward(self, values):
+        return super().forward(values) * (1.0 if values.sum() > 0 else 2.0)
 
 
-def test_a_module_that_exports_is_predicted_and_not_run():
-    found = trial.of_module(torch.nn.Linear(8, 4), torch.zeros(2, 8), torch.zeros(2, dtype=torch.long), "cpu")
-    assert found.utilization is not None
-    assert 0 < found.utilization < 100
-    assert found.memory_mb > 100
-    assert (found.steps_per_s, found.why) == (None, "")
-    assert found.device == "NVIDIA H200", "what was learned from, wherever this runs"
+def of(model, **fields) -> Training:
+    return Training(model, torch.zeros(2, 8), torch.zeros(2, dtype=torch.long), **fields)
 
 
-def test_a_module_that_does_not_export_is_tried():
-    model, inputs, targets = Sorting(), torch.zeros(2, 8), torch.zeros(2, dtype=torch.long)
-    before = model.line.weight.detach().clone()
-    found = trial.of_module(model, inputs, targets, "cpu", plan=QUICK)
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_training_is_tried_with_its_precision_and_optimizer(precision: str):
+    model = Sorting(8, 4)
+    before = model.weight.detach().clone()
+    found = trial.try_training(of(model, precision=precision, optimizer="adamw"), "cpu", QUICK)
     assert found.steps_per_s > 0
-    assert "not for export" in found.why
-    assert (found.device, found.utilization) == ("cpu", None), "a CPU does not say how busy it is"
-    assert torch.equal(model.line.weight, before), "a copy is trained"
-    with pytest.raises(FairleadError, match="cannot be tried"):
-        trial.of_module(model, inputs, torch.zeros(3, dtype=torch.long), "cpu", plan=QUICK)
+    assert (found.source, found.device, found.utilization) == ("trial", "cpu", 0.0), "a CPU does not say how busy it is"
+    assert torch.equal(model.weight, before), "a copy is trained"
+    assert found.notes
+
+
+def test_what_cannot_be_tried_is_told_in_words():
+    class Stubborn(torch.nn.Linear):
+        def __deepcopy__(self, memo):
+            raise TypeError("cannot be copied")
+
+    with pytest.raises(FairleadError, match="cannot be copied"):
+        trial.try_training(of(Stubborn(8, 4)), "cpu", QUICK)
+    with pytest.raises(FairleadError, match="cannot be tried on cpu"):
+        trial.try_training(of(torch.nn.Linear(9, 4)), "cpu", QUICK)
 
 
 def test_an_accelerator_is_named_as_it_calls_itself(monkeypatch: pytest.MonkeyPatch):
@@ -61,25 +57,40 @@ def test_an_accelerator_is_named_as_it_calls_itself(monkeypatch: pytest.MonkeyPa
     assert [trial.device_name(one) for one in ("cuda:1", "cpu")] == ["NVIDIA A100 at cuda:1", "cpu"]
 
 
+MINE = """
+import fairlead, torch
+def training(batch_size=2):
+    inputs, targets = torch.zeros(batch_size, 8, device="cuda"), torch.zeros(batch_size, 4)
+    return torch.nn.Linear(8, 4).cuda(), inputs, targets, torch.nn.MSELoss()
+def whole():
+    return fairlead.Training(torch.nn.Linear(8, 4), torch.zeros(2, 8), torch.zeros(2, 4), torch.nn.MSELoss(), precision="fp32")
+def wrong():
+    return 1
+"""
+
+
 def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
     path = tmp_path / "mine.py"
-    path.write_text(
-        "import torch\n"
-        "def training():\n"
-        "    return torch.nn.Linear(8, 4), torch.zeros(2, 8), torch.zeros(2, 4), torch.nn.MSELoss()\n"
-        "def wrong():\n"
-        "    return 1\n"
-    )
-    told = json.loads(CliRunner().invoke(app, ["profile", "module", f"{path}:training", "--json"]).stdout)
-    assert told["utilization"] > 0
-    assert told["device"] == "NVIDIA H200"
-    assert (
-        CliRunner().invoke(app, ["profile", "module", f"{path}:training"]).stdout.startswith("by its graph, on NVIDIA H200: ")
-    )
+    path.write_text(MINE)
+
+    def run(*options: str):
+        return CliRunner().invoke(app, ["predict", "module", *options])
+
+    told = json.loads(run(f"{path}:training", "--json", "--batch", "4096").stdout)
+    assert told["steps_per_s"] > 0
+    assert (told["device"], told["batch_size"], told["fits"]) == ("NVIDIA H200", 4096, True)
+    shown = run(f"{path}:whole").stdout
+    assert shown.startswith("on NVIDIA H200: ")
+    assert "steps per second" in shown
     for strange in (f"{path}:nothing", f"{path}:wrong", "nowhere.py:training", str(path), ""):
-        refused = CliRunner().invoke(app, ["profile", "module", strange])
-        assert isinstance(refused.exception, InputError)
-        assert refused.exception.field == "module"
+        refused = run(strange).exception
+        assert isinstance(refused, InputError)
+        assert refused.field == "module"
+    assert isinstance(run(f"{path}:whole", "--batch", "3").exception, InputError)
+    assert isinstance(run(f"{path}:whole", "--precision", "fp8").exception, InputError)
+    assert isinstance(run(f"{path}:whole", "--device", "abacus").exception, InputError)
+    former = CliRunner().invoke(app, ["profile", "module", f"{path}:training"]).exception
+    assert "fairlead predict module" in str(former)
 
 
 @pytest.mark.parametrize(
@@ -98,23 +109,8 @@ def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
 def test_a_file_that_fails_is_told_in_one_line_with_its_place(tmp_path: Path, monkeypatch, written: str, told: str):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_bytes(written.encode("latin-1"))
-    refused = CliRunner().invoke(app, ["profile", "module", "mine.py:training"]).exception
+    refused = CliRunner().invoke(app, ["predict", "module", "mine.py:training"]).exception
     assert isinstance(refused, FairleadError)
     assert "\n" not in str(refused)
     assert told in str(refused)
-    assert "profile module" in str(refused)
-
-
-class Stubborn(torch.nn.Linear):
-    def __deepcopy__(self, memo):
-        raise TypeError("cannot be copied")
-
-
-def test_without_onnx_it_is_tried_and_what_cannot_be_copied_is_told_in_words(monkeypatch):
-    given = torch.zeros(2, 8), torch.zeros(2, dtype=torch.long), "cpu"
-    with pytest.raises(FairleadError, match="cannot be copied"):
-        trial.of_module(Stubborn(8, 4), *given, plan=QUICK)
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    found = trial.of_module(torch.nn.Linear(8, 4), *given, plan=QUICK)
-    assert "[predict]" in found.why
-    assert found.steps_per_s > 0
+    assert "predict module" in str(refused) or "training" in str(refused)

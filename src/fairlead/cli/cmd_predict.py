@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from fairlead.cli.cmd_predict_model import WITH, model, pair, predictor_of
+from fairlead.cli.cmd_predict_module import module
 from fairlead.cli.output import JsonOption, check_paths, fitted_table, note, out, print_json
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.models.interference import ABOVE, BELOW, RATIO, Slowdown
@@ -75,6 +76,7 @@ AT_ONCE = (SharingMode.MPS.value,)  # where kernels of several jobs run side by 
 SET = typer.Option("h200", "--set", help="The measured set to learn from.")
 
 
+predict_app.command()(module)
 predict_app.command()(model)
 predict_app.command()(pair)
 

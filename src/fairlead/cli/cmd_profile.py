@@ -240,37 +240,10 @@ def pairs(
 profile_app.command()(table)
 
 
-@profile_app.command()
-def module(
-    spelled: str = typer.Argument(
-        ..., help="A file and a function in it, as in mine.py:training. Fairlead calls the function."
-    ),
-    device: str = typer.Option("cuda", help="Device of the trial, if one is needed."),
-    json: JsonOption = False,
-) -> None:
-    """Predict GPU utilization and memory of your own training job.
-
-    Example:
-
-      fairlead profile module mine.py:training
-
-    The prediction uses the model's graph and is for the GPU that the predictor was trained on. If the graph cannot be read,
-    a short trial runs on this machine's GPU. The output names the device and the method.
-
-    The function returns a PyTorch model, inputs, targets and, unless it is cross entropy, a loss, all on the CPU.
-    """
-    trial = _needs_torch("fairlead.prediction.module_trial")
-    training = _needs_torch("fairlead.prediction.training_step").training_in(spelled)
-    found = trial.of_module(training.model, training.inputs, training.targets, device, training.loss)
-    if json:
-        print_json(asdict(found))
-        return
-    told = [f"{found.utilization:.0f} % utilization"] if found.utilization is not None else []
-    told += [f"{found.memory_mb:,.0f} MB"] if found.memory_mb is not None else []
-    by = f"by a trial on {found.device}" if found.why else f"by its graph, on {found.device}"
-    out.print(f"{by}: {', '.join(told) or 'neither utilization nor memory is known'}")
-    if found.why:
-        note(f"measured by a trial at {found.steps_per_s:.1f} steps per second, because {found.why}")
+@profile_app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def module(spelled: str = typer.Argument("mine.py:training")) -> None:
+    """Renamed: use `fairlead predict module`."""
+    raise FairleadError(f"profile module is now predict module: run fairlead predict module {spelled}")
 
 
 @profile_app.command()

@@ -1,71 +1,81 @@
-"""Predict the use of an accelerator by a PyTorch module: from its graph if it exports, else from a short trial on
-the accelerator at hand. Imported only where PyTorch is."""
+"""A short trial of a training on the accelerator at hand: the fallback where a step cannot be traced without data."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from fairlead.core.errors import FairleadError
-from fairlead.prediction.features import features_of
-from fairlead.prediction.predictor import Predictor, shipped_predictor
-from fairlead.profiling.onnx_export import export_module
-from fairlead.profiling.profile_alone import AloneTiming, TrainingLoop, measure_steady
+from fairlead.prediction.step_prediction import StepPrediction
+from fairlead.prediction.training_step import Training, TrainingStep
+from fairlead.profiling.profile_alone import AloneTiming, measure_steady
 
 SHORT = AloneTiming(warm_steps=3, warm_s=0.5, window_s=0.5, windows=2, max_windows=4)
 
 
-@dataclass(frozen=True)
-class ModuleTrial:
-    """Utilization in percent and memory in MB on `device`; None where that says nothing of it. `why` is what was wrong with the
-    graph, where there was a trial; `steps_per_s` is of that."""
+class TrainingTrial(TrainingStep):
+    """A copy of a training on a device, as `measure_steady` runs it."""
 
-    utilization: float | None
-    memory_mb: float | None
-    device: str  # that it was predicted for, or that it was tried on
-    steps_per_s: float | None = None
-    why: str = ""
+    def __init__(self, training: Training, device: str) -> None:
+        def there(value: Any) -> Any:
+            given = dict(value) if isinstance(value, Mapping) else value
+            return tree_map_only(torch.Tensor, lambda one: one.to(device), given)
 
+        model = copy.deepcopy(training.model).to(device)
+        moved = replace(training, model=model, inputs=there(training.inputs), targets=there(training.targets))
+        super().__init__(moved, device)
 
-def of_module(
-    model: Any,
-    inputs: Any,
-    targets: Any,
-    device: str = "cuda",
-    loss: Any = None,
-    predictor: Predictor | None = None,
-    plan: AloneTiming = SHORT,
-) -> ModuleTrial:
-    """A copy of the module trains, and only where its graph cannot be had."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        try:
-            export_module(model, inputs, path)
-            predictor = predictor or shipped_predictor()
-            predicted = predictor.predict(features_of(path))
-        except FairleadError as problem:
-            return _tried(model, inputs, targets, device, loss, plan, str(problem))
-    return ModuleTrial(predicted.utilization, predicted.memory_mb, predictor.device)
+    def finish(self) -> None:
+        """Wait until the device has finished all submitted work."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
-def _tried(model: Any, inputs: Any, targets: Any, device: str, loss: Any, plan: AloneTiming, why: str) -> ModuleTrial:
+def try_training(training: Training, device: str = "cuda", plan: AloneTiming = SHORT) -> StepPrediction:
+    """Train a copy for a few seconds and measure it.
+
+    Args:
+        training: The training; its model is copied.
+        device: Where to try it.
+        plan: How long to measure.
+
+    Returns:
+        What was measured. On a CPU, memory and utilization are 0, because they say nothing of a GPU.
+
+    Raises:
+        FairleadError: If the training cannot run there.
+    """
     try:
-        tried = copy.deepcopy(model).to(device)
-        rates = measure_steady(TrainingLoop(tried, _on(inputs, device), _on(targets, device), device, loss), plan)
+        trial = TrainingTrial(training, device)
+        rates = measure_steady(trial, plan)
     except Exception as problem:  # no such device, out of memory, shapes that do not go together: it is the user's code
-        raise FairleadError(f"{why}; and it cannot be tried: {type(problem).__name__}: {problem}"[:600]) from None
-    return ModuleTrial(rates.get("utilization"), rates.get("device_memory_mb"), device_name(device), rates["steps_per_s"], why)
+        text = " ".join(f"{type(problem).__name__}: {problem}".split())[:400]
+        raise FairleadError(f"predict module: the training cannot be tried on {device}: {text}") from None
+    reserved = rates.get("reserved_mb", 0.0)
+    used, speed = rates.get("utilization") or 0.0, rates["steps_per_s"]
+    unknown = () if device.startswith("cuda") else ("a trial on a CPU says nothing of memory and utilization on a GPU",)
+    return StepPrediction(
+        device=device_name(device),
+        allocated_mb=min(rates.get("allocated_mb", 0.0), reserved),
+        reserved_mb=reserved,
+        memory_mb=max(reserved, rates.get("device_memory_mb") or 0.0),
+        utilization=used,
+        utilization_low=used,
+        utilization_high=used,
+        multiprocessors=rates.get("sm_active"),
+        steps_per_s=speed,
+        steps_per_s_low=speed * (1 - min(1.0, rates["spread"])),
+        steps_per_s_high=speed * (1 + rates["spread"]),
+        source="trial",
+        notes=unknown,
+    )
 
 
 def device_name(device: str) -> str:
     """The name that an accelerator reports."""
     return str(torch.cuda.get_device_name(device)) if torch.device(device).type == "cuda" else device
-
-
-def _on(value: Any, device: str) -> Any:
-    return value.to(device) if hasattr(value, "to") else value

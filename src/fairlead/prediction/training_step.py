@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from fairlead.core.errors import FairleadError, InputError, NotInstalled, install, require
 
-from fairlead.core.errors import FairleadError, InputError, require
+try:
+    import torch
+except ImportError:  # `fairlead.Training` can be named without it
+    torch = None
 
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": None}
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-4),
@@ -45,6 +48,8 @@ class Training:
     clip_norm: float | None = None  # gradients are clipped to this norm
 
     def __post_init__(self) -> None:
+        if torch is None:
+            raise NotInstalled(f"predictions run PyTorch: {install('torch')}")
         where = "training"
         require(isinstance(self.model, torch.nn.Module), where, "a PyTorch model (torch.nn.Module)", "model", self.model)
         require(self.precision in PRECISIONS, where, f"one of {', '.join(PRECISIONS)}", "precision", self.precision)
@@ -97,7 +102,7 @@ class TrainingStep:
     def precision(self) -> Any:
         """Autocast, where the training uses it."""
         kind = PRECISIONS[self.training.precision]
-        return nullcontext() if kind is None else torch.autocast(self.device.type, kind)
+        return nullcontext() if kind is None else torch.autocast(self.device.type, getattr(torch, kind))
 
     def update(self) -> None:
         """Clip the gradients and update the parameters."""

@@ -118,9 +118,9 @@ def measure_window(training: TrainingLoop, seconds: float) -> tuple[int, float]:
             return steps, time.perf_counter() - began
 
 
-def measure_steady(training: TrainingLoop, plan: AloneTiming) -> dict[str, Any]:
-    """Measure a training after its warm-up."""
-    device = training.device
+def measure_steady(training: TrainingLoop | Any, plan: AloneTiming) -> dict[str, Any]:
+    """Measure a training after its warm-up; it has `step`, `finish` and `device`."""
+    device = str(training.device)
     _warm_up(training, plan)
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()

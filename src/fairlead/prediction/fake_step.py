@@ -1,0 +1,490 @@
+"""Runs a training step on fake tensors, on a CPU machine and without memory, and records what a GPU would allocate and compute.
+`cuda_paths` has what CUDA does otherwise than the CPU; `cuda_allocator` and `step_features` evaluate the record."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
+
+from fairlead.core.errors import FairleadError
+from fairlead.prediction.cuda_paths import CpuForCuda, as_on_cuda
+from fairlead.prediction.training_step import Training, TrainingStep
+
+CPU = torch.device("cpu")
+CUBLAS_WORKSPACE = 32 * 2**20  # of Hopper, for each handle; the backward pass has a thread and a handle of its own
+MATMULS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation"}
+NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_", "set_", "resize_"}
+LOOKUPS = {"embedding", "index_select", "gather", "index", "_embedding_bag", "slice_backward", "select_backward"}
+DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
+class Kernel(NamedTuple):
+    """An operator of one step, as it runs on the GPU; `times` operators are alike."""
+
+    phase: str  # forward, backward or update
+    operator: str
+    dtype: str
+    flops: float
+    read: int  # bytes
+    written: int
+    elements: int  # of the largest output
+    launches: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """What a training step does to a GPU. Events are ("a", tensor, bytes), ("f", tensor) and ("w", bytes): allocated, freed,
+    and workspace that an operator holds while it runs."""
+
+    setup: tuple[tuple[Any, ...], ...]  # events before the first step: parameters, buffers, inputs
+    steps: tuple[tuple[tuple[Any, ...], ...], ...]  # events of each step
+    categories: Mapping[int, str]  # of each tensor; activations where none is given
+    kernels: tuple[Kernel, ...]  # of the last step
+    parameters: int
+    trainable: int
+    parameter_bytes: int
+    gradient_bytes: int
+    tensors: int  # trainable ones
+    views: Mapping[str, int]  # operators without a kernel, by phase
+    modules: int  # that are called in a step
+    blocks: tuple[int, ...]  # bytes of the parameters of each repeated block, then of the others
+    notes: tuple[str, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """The trace as plain data."""
+        return {**asdict(self), "kernels": [list(one) for one in self.kernels]}
+
+
+def trace_step(training: Training, steps: int = 1) -> StepTrace:
+    """Trace a training, without a GPU.
+
+    Args:
+        training: The training. Its model and its batch stay as they are.
+        steps: Optimizer steps to trace. The allocator's model repeats the last one.
+
+    Returns:
+        The trace.
+
+    Raises:
+        FairleadError: If the model cannot run without real values.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder, notes = Recorder(FakeOperators(mode)), _notes(training.model)
+    with _as_fake(training, mode) as faked, as_on_cuda(recorder.note_kernel), CpuForCuda():
+        recorder.begin(faked)
+        try:
+            step = _RecordedStep(faked, recorder)
+            for _ in range(steps):
+                recorder.begin_step()
+                with mode, recorder:
+                    step.step()
+                recorder.end_step()
+        except FairleadError:
+            raise
+        except Exception as problem:
+            raise _explained(problem) from problem
+        finally:
+            recorder.events = []  # what is freed from here on is no part of a step
+            torch.clear_autocast_cache()
+            for one in faked.model.parameters():
+                one.grad = None
+        parameters = [(one, one.requires_grad) for one in faked.model.parameters()]
+        trained = [one for one, trainable in parameters if trainable]
+        return StepTrace(
+            tuple(recorder.setup),
+            tuple(map(tuple, recorder.steps)),
+            dict(recorder.categories),
+            tuple(one._replace(times=times) for one, times in recorder.kernels.items()),
+            sum(one.numel() for one, _ in parameters),
+            sum(one.numel() for one in trained),
+            sum(one.numel() * one.element_size() for one, _ in parameters),
+            sum(one.numel() * one.element_size() for one in trained),
+            len(trained),
+            dict(recorder.views),
+            sum(1 for _ in faked.model.modules()) * faked.accumulation,
+            _blocks(faked.model),
+            notes,
+        )
+
+
+def _notes(model: Any) -> tuple[str, ...]:
+    compiled = any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules())
+    return ("torch.compile: the eager graph was traced",) if compiled else ()
+
+
+def _blocks(model: Any) -> tuple[int, ...]:
+    """Bytes of the parameters of each block: the members of the outermost lists of alike modules."""
+
+    def size(module: Any) -> int:
+        return sum(one.numel() * one.element_size() for one in module.parameters())
+
+    found: list[int] = []
+
+    def visit(module: Any) -> None:
+        children = list(module.children())
+        kinds = Counter(type(one) for one in children)
+        for child in children:
+            whole = (
+                isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
+                and kinds[type(child)] > 1
+                and any(child.children())
+            )
+            if whole:
+                found.append(size(child))
+            else:
+                visit(child)
+
+    visit(model)
+    rest = size(model) - sum(found)
+    return (*found, max(rest, 0))
+
+
+@contextmanager
+def _as_fake(training: Training, mode: FakeTensorMode) -> Iterator[Training]:
+    """The training with fake tensors in its model and its batch; the model gets its own tensors back."""
+    memo: dict[int, Any] = {}
+    kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def fake(tensor: Any) -> Any:
+        if id(tensor) not in memo:
+            with mode:
+                if 0 in tensor.stride():  # as `built_untouched` makes the largest ones
+                    made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                else:
+                    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+            made = torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+            memo[id(tensor)] = made if isinstance(tensor, torch.nn.Parameter) else made.requires_grad_(tensor.requires_grad)
+        return memo[id(tensor)]
+
+    def batch(given: Any) -> Any:
+        given = dict(given) if isinstance(given, Mapping) else given
+        return tree_map_only(torch.Tensor, fake, given)
+
+    model = training.model
+    try:
+        for module in model.modules():
+            for place in (module._parameters, module._buffers):
+                kept.append((place, dict(place)))
+                place.update({name: None if one is None else fake(one) for name, one in place.items()})
+            if isinstance(flat := module.__dict__.get("_flat_weights"), list):  # of recurrent nets
+                kept.append((module.__dict__, {"_flat_weights": flat}))
+                module.__dict__["_flat_weights"] = [None if one is None else fake(one) for one in flat]
+        yield replace(training, inputs=batch(training.inputs), targets=batch(training.targets))
+    finally:
+        for place, before in kept:
+            place.update(before)
+
+
+class _RecordedStep(TrainingStep):
+    """Tells the recorder in which phase the step is."""
+
+    def __init__(self, training: Training, recorder: Recorder) -> None:
+        super().__init__(training, "cpu")
+        self.recorder = recorder
+
+    def forward(self) -> Any:
+        self.recorder.phase = "forward"
+        return super().forward()
+
+    def loss(self, output: Any) -> Any:
+        found = super().loss(output)
+        self.recorder.phase = "backward"
+        return found
+
+    def update(self) -> None:
+        self.recorder.begin_update([one.grad for one in self.model.parameters() if one.grad is not None])
+        with fake_tensor.unset_fake_temporarily():  # counters of steps stay real numbers
+            super().update()
+
+
+class FakeOperators:
+    """Runs operators on fake tensors. PyTorch takes 0.4 ms for each; results are kept by the shapes of the arguments."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self.mode, self.kept = mode, dict[Any, Any]()
+
+    def run(self, function: Any, args: Any, named: Any) -> Any:
+        """The operator's result."""
+        schema, returns = function._schema, function._schema.returns
+        if function.namespace != "aten":
+            return function(*args, **named)
+        try:
+            key = (function, _key(args), _key(named.items()) if named else None)
+        except _NotFakeError:
+            return function(*args, **named)
+        if (
+            schema.is_mutable
+            and torch.Tag.inplace_view not in function.tags
+            and function.overloadpacket.__name__ not in NO_KERNEL
+        ):
+            if not returns:
+                return None
+            if len(returns) == 1 and returns[0].alias_info is not None and schema.arguments[0].alias_info is not None:
+                return args[0]  # in place: neither shape nor type changes
+        if any(one.alias_info is not None for one in returns):
+            if schema.is_mutable:
+                return function(*args, **named)
+            with fake_tensor.in_kernel_invocation_manager(self.mode):
+                found = function(*args, **named)
+            return self._wrapped(found)
+        if key not in self.kept:
+            found = function(*args, **named)
+            plain = found if isinstance(found, tuple | list) else (found,)
+            storages = [one.untyped_storage()._cdata for one in plain if isinstance(one, FakeTensor)]
+            given = {one.untyped_storage()._cdata for one in tree_leaves((args, named)) if isinstance(one, FakeTensor)}
+            fresh = len({*storages}) == len(storages) and given.isdisjoint(storages) and bool(storages)
+            alike = all(isinstance(one, FakeTensor | int | float | None) for one in plain)
+            self.kept[key] = (type(found), [_described(one) for one in plain]) if fresh and alike else None
+            return found
+        if self.kept[key] is None:
+            return function(*args, **named)
+        kind, described = self.kept[key]
+        made = [self._made(*one) if isinstance(one, tuple) else one for one in described]
+        return kind(made) if kind in (tuple, list) else made[0]
+
+    def _made(self, shape: Any, stride: Any, dtype: Any, size: int) -> Any:
+        with torch._C._DisableTorchDispatch():
+            inner = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return FakeTensor(self.mode, inner, CPU)
+
+    def _wrapped(self, found: Any) -> Any:
+        if isinstance(found, tuple | list):
+            return type(found)(self._wrapped(one) for one in found)
+        return FakeTensor(self.mode, found, CPU) if isinstance(found, torch.Tensor) else found
+
+
+class _NotFakeError(Exception):
+    """An argument is a real tensor, or cannot be part of a key."""
+
+
+def _described(value: Any) -> Any:
+    return (value.shape, value.stride(), value.dtype, 0) if isinstance(value, FakeTensor) else value
+
+
+def _key(values: Any) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for one in values:
+        if type(one) is FakeTensor:
+            found.append((one.shape, one.stride(), one.dtype))
+        elif isinstance(one, torch.Tensor | torch.SymInt | torch.SymFloat):
+            raise _NotFakeError
+        elif isinstance(one, tuple | list):
+            found.append(_key(one))
+        else:
+            found.append((type(one), one))
+    return tuple(found)
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Records what operators allocate, free and compute."""
+
+    def __init__(self, operators: FakeOperators) -> None:
+        super().__init__()
+        self.operators = operators
+        self.setup: list[tuple[Any, ...]] = []
+        self.steps: list[list[tuple[Any, ...]]] = []
+        self.events = self.setup
+        self.kernels: Counter[Kernel] = Counter()
+        self.views: Counter[str] = Counter()
+        self.categories: dict[int, str] = {}
+        self.alive: dict[int, int] = {}  # storage -> tensor number
+        self.begun: dict[int, str] = {}  # the phase in which a tensor was made
+        self.made, self.phase = 0, "setup"
+        self.handles: set[str] = set()
+
+    def begin(self, training: Training) -> None:
+        """Record parameters, buffers and the batch, which exist before the first step."""
+        for module in training.model.modules():
+            for one in (*module._parameters.values(), *module._buffers.values()):
+                if one is not None:
+                    self.note_tensor(one, "parameters")
+        for one in tree_leaves((training.inputs, training.targets)):
+            if isinstance(one, FakeTensor):
+                self.note_tensor(one, "inputs")
+
+    def begin_step(self) -> None:
+        """A step comes next."""
+        self.steps.append([])
+        self.events = self.steps[-1]
+        self.kernels, self.views = Counter(), Counter()
+
+    def begin_update(self, gradients: list[Any]) -> None:
+        """The optimizer comes next; these are the gradients."""
+        self.phase = "update"
+        for one in gradients:
+            number = self.alive.get(one.untyped_storage()._cdata)
+            if number is not None and number not in self.categories:
+                self.categories[number] = "gradients"
+
+    def end_step(self) -> None:
+        """A step is over: what the optimizer made and still has is its state."""
+        for number in self.alive.values():
+            if self.begun[number] == "update":
+                self.categories.setdefault(number, "optimizer")
+
+    def note_tensor(self, tensor: Any, category: str | None = None) -> int:
+        """Record a tensor's storage, unless it is known; return its bytes if it is new."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.alive:
+            return 0
+        self.made += 1
+        number, size = self.made, storage.nbytes()
+        self.alive[key], self.begun[number] = number, self.phase
+        self.events.append(("a", number, size))
+        if category is not None:
+            self.categories[number] = category
+        weakref.finalize(storage, self._gone, key, number).atexit = False
+        return int(size)
+
+    def _gone(self, key: int, number: int) -> None:
+        if self.alive.get(key) == number:
+            del self.alive[key]
+        self.events.append(("f", number))
+
+    def note_kernel(self, name: str, flops: float, read: Any, written: Any, launches: int = 1, workspace: int = 0) -> None:
+        """Record a kernel that has no operator here."""
+        if workspace:
+            self.events.append(("w", int(workspace)))
+        self._add(name, flops, [*read], [*written], launches)
+
+    def _add(self, name: str, flops: float, ins: list[Any], outs: list[Any], launches: int) -> None:
+        reads = sum(map(_bytes, outs)) if name in LOOKUPS else sum(map(_bytes, ins))
+        kind = str(outs[0].dtype if not ins else max(ins, key=_bytes).dtype).removeprefix("torch.")
+        elements = max((one.numel() for one in outs), default=0)
+        self.kernels[Kernel(self.phase, name, kind, float(flops), reads, sum(map(_bytes, outs)), elements, launches)] += 1
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.prim.device.default:
+            return CPU
+        named = kwargs or {}
+        if (
+            function is torch.ops.aten._local_scalar_dense.default
+            and self.phase == "update"
+            and isinstance(args[0], FakeTensor)
+        ):
+            return 1.0  # some optimizers read norms; no tensor depends on the value
+        found = self.operators.run(function, args, named)
+        if function.namespace == "prim":
+            return found
+        outs = [one for one in (found if isinstance(found, list | tuple) else (found,)) if isinstance(one, FakeTensor)]
+        if not outs and not function._schema.is_mutable:
+            return found
+        name = function.overloadpacket.__name__
+        new = sum(self.note_tensor(one) for one in outs)
+        if (new == 0 and not function._schema.is_mutable) or name in NO_KERNEL:
+            self.views[self.phase] += 1
+            return found
+        ins = [one for one in tree_leaves((args, named)) if isinstance(one, FakeTensor)]
+        if not ins and not outs:
+            return found
+        if name in MATMULS:
+            self._handle()
+        count = flop_registry.get(function.overloadpacket)
+        flops = count(*args, **named, out_val=found) if count is not None else 0
+        for size in workspaces(name, args, outs):
+            self.events.append(("w", size))
+        changed = outs or ins[: len(args[0]) if isinstance(args[0], list | tuple) else 1]
+        self._add(name, flops, ins, changed, launches(name, args, ins))
+        return found
+
+    def _handle(self) -> None:
+        """Each thread that multiplies matrices has a cuBLAS handle, with a workspace that it keeps."""
+        thread = "backward" if self.phase == "backward" else "forward"
+        if thread not in self.handles:
+            self.handles.add(thread)
+            self.made += 1
+            self.categories[self.made] = "workspace"
+            self.events.append(("a", self.made, CUBLAS_WORKSPACE))
+
+
+def _bytes(tensor: Any) -> int:
+    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
+
+
+def launches(name: str, args: Any, ins: list[Any]) -> int:
+    """Kernels that an operator launches on a GPU."""
+    if name.startswith(("_foreach", "_amp_foreach", "_fused")):
+        lists = [one for one in args if isinstance(one, list | tuple) and one and isinstance(one[0], torch.Tensor)]
+        if not lists:
+            return 1
+        tensors = {1: 110, 2: 64, 3: 48, 4: 36}.get(len(lists), 30)
+        chunks = sum(-(-one.numel() // 65536) for one in lists[0])
+        return int(max(-(-chunks // 320), -(-len(lists[0]) // tensors)))
+    return LAUNCHES.get(name, 1)
+
+
+LAUNCHES = {
+    "convolution_backward": 2,
+    "native_layer_norm_backward": 2,
+    "native_batch_norm": 2,
+    "native_batch_norm_backward": 2,
+    "native_group_norm": 3,
+    "native_group_norm_backward": 4,
+    "_scaled_dot_product_flash_attention_backward": 3,
+    "_scaled_dot_product_efficient_attention_backward": 3,
+    "embedding_dense_backward": 6,
+    "index_put": 4,
+    "index_put_": 4,
+    "nll_loss_backward": 2,
+    "sort": 3,
+}
+
+
+def workspaces(name: str, args: Any, outs: list[Any]) -> Iterator[int]:
+    """Bytes that an operator holds while it runs on a GPU, besides its inputs and outputs."""
+    if name == "convolution":
+        yield _convolution_workspace(args[0], args[1], outs[0], args[8])
+    elif name == "convolution_backward":
+        for wanted in args[10][:2]:
+            if wanted:
+                yield _convolution_workspace(args[1], args[2], args[0], args[9])
+    elif name in ("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward"):
+        query = args[1]
+        batch, heads, rows, width = query.shape
+        rows, width = -(-rows // 128) * 128, -(-width // 32) * 32
+        accumulated = 4 * batch * heads * rows * width if query.element_size() < 4 else 0
+        yield accumulated + 4 * batch * heads * rows
+    elif name == "embedding_dense_backward":
+        yield 4 * 8 * args[1].numel()  # sorted indices, their order, and the room to sort
+
+
+def _convolution_workspace(values: Any, weight: Any, output: Any, groups: int) -> int:
+    """cuDNN's tensor cores want channels last: other layouts are copied."""
+    if groups > 1 and groups == values.shape[1]:
+        return 0  # PyTorch's own kernels
+    last = values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last) and not values.is_contiguous()
+    return 0 if last else _bytes(values) + _bytes(weight) + _bytes(output)
+
+
+def _explained(problem: Exception) -> FairleadError:
+    """The error in words, with what to do."""
+    text = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+    guards = (
+        "GuardOnDataDependentSymNode",
+        "data pointer",
+        "data-dependent",
+        "fake tensor",
+        "FakeTensor",
+        ".item()",
+        ".tolist()",
+        "numpy",
+    )
+    if isinstance(problem, DATA) or any(one in text for one in guards):
+        return FairleadError(
+            f"predict module: the model looks at values of its tensors ({text}), so that a step cannot be traced without"
+            " data; measure a short trial instead: fairlead predict module --trial on a machine with a GPU"
+        )
+    return FairleadError(f"predict module: the training step failed with {text}")

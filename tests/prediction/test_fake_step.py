@@ -1,0 +1,190 @@
+"""Training steps on fake tensors: what a GPU would allocate and compute, found without one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.core.errors import FairleadError
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+
+from fairlead.prediction.cuda_allocator import MB, CachingAllocator, memory_use  # noqa: E402
+from fairlead.prediction.cuda_paths import built_untouched  # noqa: E402
+from fairlead.prediction.fake_step import StepTrace, trace_step  # noqa: E402
+from fairlead.prediction.predict_step import largest_batch, predict  # noqa: E402
+from fairlead.prediction.training_step import Training  # noqa: E402
+
+nn = torch.nn
+WORKSPACES = 64.0  # cuBLAS: a handle for the forward and one for the backward pass
+
+
+def perceptron(width: int = 1024, batch: int = 512, **fields: Any) -> Training:
+    model = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+    return Training(model, torch.empty(batch, width), torch.zeros(batch, dtype=torch.int64), **fields)
+
+
+def operators(trace: StepTrace, phase: str | None = None) -> set[str]:
+    return {one.operator for one in trace.kernels if phase in (None, one.phase)}
+
+
+def dtypes(trace: StepTrace, operator: str) -> set[str]:
+    return {one.dtype for one in trace.kernels if one.operator == operator}
+
+
+def test_memory_of_parameters_gradients_and_optimizer_is_exact():
+    parts = memory_use(trace_step(perceptron())).by_category_mb
+    weights = 4 * (2 * 4 * 1024 * 1024 + 5 * 1024) / MB
+    assert parts["parameters"] == pytest.approx(weights, abs=0.01)
+    assert parts["gradients"] == pytest.approx(weights, abs=0.01)
+    assert parts["optimizer"] == pytest.approx(2 * weights, abs=0.01), "two moments of AdamW"
+    assert parts["activations"] == pytest.approx(weights, abs=0.01), "the update's own copy, at which the peak is"
+    assert parts["workspace"] == WORKSPACES
+
+
+def test_a_step_is_steady_from_the_second_on():
+    once, twice = (memory_use(trace_step(perceptron(clip_norm=1.0), steps=steps)) for steps in (1, 2))
+    assert once == twice
+
+
+def test_precision_is_that_of_autocast_on_a_gpu():
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Softplus(), nn.Dropout(0.1), nn.Linear(64, 8))
+    trace = trace_step(Training(model, torch.empty(32, 64), torch.zeros(32, dtype=torch.int64)))
+    assert dtypes(trace, "addmm") == {"bfloat16"}
+    assert dtypes(trace, "native_layer_norm") == dtypes(trace, "softplus") == dtypes(trace, "_log_softmax") == {"float32"}
+    assert "native_dropout" in operators(trace)
+    casts = [one for one in trace.kernels if one.operator == "_to_copy" and one.phase == "forward" and one.elements == 64 * 64]
+    assert sum(one.times for one in casts) == 1, "a weight is cast once"
+    plain = trace_step(Training(model, torch.empty(32, 64), torch.zeros(32, dtype=torch.int64), precision="fp32"))
+    assert dtypes(plain, "addmm") == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "masked", "wanted"), [("bf16", False, "flash"), ("bf16", True, "efficient"), ("fp32", False, "efficient")]
+)
+def test_attention_is_fused(precision: str, masked: bool, wanted: str):
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.split = nn.Linear(128, 384)
+
+        def forward(self, values: Any) -> Any:
+            query, key, value = (one.unflatten(-1, (2, 64)).transpose(1, 2) for one in self.split(values).chunk(3, -1))
+            mask = torch.ones(64, 64, dtype=torch.bool, device=values.device).tril() if masked else None
+            return nn.functional.scaled_dot_product_attention(query, key, value, mask)
+
+    trace = trace_step(Training(Attention(), torch.empty(4, 64, 128), loss=lambda found, _: found.sum(), precision=precision))
+    assert f"_scaled_dot_product_{wanted}_attention" in operators(trace, "forward")
+    assert f"_scaled_dot_product_{wanted}_attention_backward" in operators(trace, "backward")
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_recurrent_nets_run_as_in_cudnn(kind: Any, precision: str):
+    net = kind(64, 128, 2, batch_first=True, bidirectional=True, dropout=0.1)
+    trace = trace_step(Training(net, torch.empty(8, 20, 64), loss=lambda found, _: found[0].sum(), precision=precision))
+    assert {"cudnn_rnn", "cudnn_rnn_backward"} <= operators(trace)
+    assert not {"mm", "addmm"} & operators(trace)
+    assert trace.parameters == sum(one.numel() for one in net.parameters())
+
+
+def test_checkpointing_accumulation_scaling_and_optimizers_change_memory_as_they_should():
+    def allocated(**fields: Any) -> float:
+        return memory_use(trace_step(perceptron(batch=4096, **fields))).allocated_mb
+
+    plain = allocated()
+    assert allocated(optimizer="sgd") < plain
+    assert allocated(optimizer="adafactor") < plain
+    assert allocated(precision="fp32") > plain
+    assert allocated(accumulation=2) >= plain
+    assert allocated(precision="fp16", gradient_scaling=True, clip_norm=1.0) == pytest.approx(plain, rel=0.02)
+    layers = [nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(8)]
+
+    class Deep(nn.Sequential):
+        again = False
+
+        def gradient_checkpointing_enable(self) -> None:
+            self.again = True
+
+        def forward(self, values: Any) -> Any:
+            for layer in self:
+                checkpoint = torch.utils.checkpoint.checkpoint
+                values = checkpoint(layer, values, use_reentrant=False) if self.again else layer(values)
+            return values
+
+    full, less = (
+        memory_use(
+            trace_step(Training(Deep(*layers), torch.empty(8192, 256), loss=lambda found, _: found.sum(), checkpointing=on))
+        )
+        for on in (False, True)
+    )
+    assert less.by_category_mb["activations"] < 0.5 * full.by_category_mb["activations"]
+
+
+def test_the_model_keeps_its_tensors_and_a_trace_is_plain_data():
+    training = perceptron(8, 4)
+    before = [one.detach().clone() for one in training.model.parameters()]
+    trace = trace_step(training)
+    assert all(torch.equal(one, other) for one, other in zip(training.model.parameters(), before))
+    assert all(one.grad is None for one in training.model.parameters())
+    json.dumps(trace.to_data())
+
+
+def test_a_large_model_is_built_and_traced_without_memory():
+    import resource
+
+    with built_untouched():
+        model = nn.Sequential(*(nn.Linear(8192, 8192, bias=False) for _ in range(24)))  # 6 GiB
+        training = Training(model, torch.randn(4096, 8192), torch.randint(10, (4096,)))
+    found = predict(training)
+    assert found.parts_mb["parameters"] == 24 * 256
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 * 2**20  # KiB
+    assert found.memory_mb > found.reserved_mb > found.allocated_mb > 5 * 24 * 256
+
+
+def test_compiled_modules_are_traced_as_eager_ones_and_said_to_be():
+    plain, compiled = perceptron(64, 8), perceptron(64, 8)
+    compiled = Training(torch.compile(compiled.model), compiled.inputs, compiled.targets)
+    one, other = predict(plain), predict(compiled)
+    assert other.notes == ("torch.compile: the eager graph was traced",)
+    assert (one.allocated_mb, one.kernels) == (other.allocated_mb, other.kernels)
+
+
+def test_a_model_that_looks_at_values_is_refused_in_words():
+    class Sorting(nn.Linear):
+        def forward(self, values: Any) -> Any:
+            return super().forward(values) if values.sum() > 0 else values
+
+    with pytest.raises(FairleadError, match=r"looks at values.*--trial"):
+        predict(Training(Sorting(8, 8), torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64)))
+    with pytest.raises(FairleadError, match="the training step failed with"):
+        predict(Training(nn.Linear(8, 8), torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)))
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not():
+    def make(size: int) -> Training:
+        with built_untouched():
+            return Training(nn.Linear(1024, 1024), torch.randn(size, 1024), torch.randint(1024, (size,)))
+
+    batch, found = largest_batch(make)
+    assert found.memory_mb <= 143_771
+    assert predict(make(int(1.02 * batch))).memory_mb > 143_771
+    with pytest.raises(FairleadError, match="one sample needs"):
+        largest_batch(lambda size: make(size * 10**9))
+
+
+def test_blocks_are_rounded_split_and_merged_as_in_pytorch():
+    allocator = CachingAllocator()
+    small = [allocator.allocate(1) for _ in range(3)]
+    assert (allocator.allocated, allocator.reserved) == (3 * 512, 2 * MB)
+    large = allocator.allocate(3 * MB)
+    assert allocator.reserved == 22 * MB
+    huge = allocator.allocate(11 * MB)
+    assert allocator.reserved == 22 * MB, "it fits into the rest of the 20 MiB segment"
+    assert allocator.allocate(6 * MB).size == 6 * MB, "1 MiB or less is not split off"
+    for block in (large, huge, *small):
+        allocator.release(block)
+    assert allocator.allocate(14 * MB).size == 14 * MB
+    assert allocator.reserved == 22 * MB
