@@ -240,8 +240,8 @@ def pairs(
 profile_app.command()(table)
 
 
-@profile_app.command(hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def module(spelled: str = typer.Argument("mine.py:training")) -> None:
+@profile_app.command("module", hidden=True, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def former_module(spelled: str = typer.Argument("mine.py:training")) -> None:
     """Renamed: use `fairlead predict module`."""
     raise FairleadError(f"profile module is now predict module: run fairlead predict module {spelled}")
 

@@ -36,10 +36,10 @@ def predict(training: Training, device: str = "h200") -> StepPrediction:
     """
     from fairlead.prediction.fake_step import trace_step  # needs PyTorch
 
-    return prediction_of(trace_step(training), device_rates(device))
+    return step_prediction_of(trace_step(training), device_rates(device))
 
 
-def prediction_of(trace: StepTrace, device: DeviceRates) -> StepPrediction:
+def step_prediction_of(trace: StepTrace, device: DeviceRates) -> StepPrediction:
     """The prediction from a trace."""
     memory, features = memory_use(trace), step_features(trace, device)
     speed = roofline(features)

@@ -67,7 +67,7 @@ def operator_class(operator: str) -> str:
     return "elementwise"
 
 
-def kernel_s(kernel: Kernel, device: DeviceRates) -> float:
+def kernel_seconds(kernel: Kernel, device: DeviceRates) -> float:
     """Seconds of one operator on the device: the larger of arithmetic and memory traffic, and never less than a launch."""
     kind = operator_class(kernel.operator)
     if kernel.dtype in ("bfloat16", "float16"):
@@ -107,7 +107,7 @@ def step_features(trace: StepTrace, device: DeviceRates | str = "h200") -> dict[
     flops: dict[str, float] = defaultdict(float)
     longest = filled = bytes_ = launched = operators = short = 0.0
     for one in trace.kernels:
-        each = kernel_s(one, device)
+        each = kernel_seconds(one, device)
         seconds = each * one.times
         kind = operator_class(one.operator)
         classes["optimizer" if one.phase == "update" else kind] += seconds
