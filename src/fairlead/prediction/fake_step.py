@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from fairlead.core.errors import FairleadError
+from fairlead.prediction.cuda_kernels import launches, tensor_bytes, workspaces
 from fairlead.prediction.cuda_paths import CpuForCuda, as_on_cuda
 from fairlead.prediction.training_step import Training, TrainingStep
 
@@ -361,10 +362,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._add(name, flops, [*read], [*written], launches)
 
     def _add(self, name: str, flops: float, ins: list[Any], outs: list[Any], launches: int) -> None:
-        reads = sum(map(_bytes, outs)) if name in LOOKUPS else sum(map(_bytes, ins))
-        kind = str(outs[0].dtype if not ins else max(ins, key=_bytes).dtype).removeprefix("torch.")
+        reads = sum(map(tensor_bytes, outs)) if name in LOOKUPS else sum(map(tensor_bytes, ins))
+        kind = str(outs[0].dtype if not ins else max(ins, key=tensor_bytes).dtype).removeprefix("torch.")
         elements = max((one.numel() for one in outs), default=0)
-        self.kernels[Kernel(self.phase, name, kind, float(flops), reads, sum(map(_bytes, outs)), elements, launches)] += 1
+        self.kernels[Kernel(self.phase, name, kind, float(flops), reads, sum(map(tensor_bytes, outs)), elements, launches)] += 1
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.prim.device.default:
@@ -408,65 +409,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.made += 1
             self.categories[self.made] = "workspace"
             self.events.append(("a", self.made, CUBLAS_WORKSPACE))
-
-
-def _bytes(tensor: Any) -> int:
-    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
-
-
-def launches(name: str, args: Any, ins: list[Any]) -> int:
-    """Kernels that an operator launches on a GPU."""
-    if name.startswith(("_foreach", "_amp_foreach", "_fused")):
-        lists = [one for one in args if isinstance(one, list | tuple) and one and isinstance(one[0], torch.Tensor)]
-        if not lists:
-            return 1
-        tensors = {1: 110, 2: 64, 3: 48, 4: 36}.get(len(lists), 30)
-        chunks = sum(-(-one.numel() // 65536) for one in lists[0])
-        return int(max(-(-chunks // 320), -(-len(lists[0]) // tensors)))
-    return LAUNCHES.get(name, 1)
-
-
-LAUNCHES = {
-    "convolution_backward": 2,
-    "native_layer_norm_backward": 2,
-    "native_batch_norm": 2,
-    "native_batch_norm_backward": 2,
-    "native_group_norm": 3,
-    "native_group_norm_backward": 4,
-    "_scaled_dot_product_flash_attention_backward": 3,
-    "_scaled_dot_product_efficient_attention_backward": 3,
-    "embedding_dense_backward": 6,
-    "index_put": 4,
-    "index_put_": 4,
-    "nll_loss_backward": 2,
-    "sort": 3,
-}
-
-
-def workspaces(name: str, args: Any, outs: list[Any]) -> Iterator[int]:
-    """Bytes that an operator holds while it runs on a GPU, besides its inputs and outputs."""
-    if name == "convolution":
-        yield _convolution_workspace(args[0], args[1], outs[0], args[8])
-    elif name == "convolution_backward":
-        for wanted in args[10][:2]:
-            if wanted:
-                yield _convolution_workspace(args[1], args[2], args[0], args[9])
-    elif name in ("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward"):
-        query = args[1]
-        batch, heads, rows, width = query.shape
-        rows, width = -(-rows // 128) * 128, -(-width // 32) * 32
-        accumulated = 4 * batch * heads * rows * width if query.element_size() < 4 else 0
-        yield accumulated + 4 * batch * heads * rows
-    elif name == "embedding_dense_backward":
-        yield 4 * 8 * args[1].numel()  # sorted indices, their order, and the room to sort
-
-
-def _convolution_workspace(values: Any, weight: Any, output: Any, groups: int) -> int:
-    """cuDNN's tensor cores want channels last: other layouts are copied."""
-    if groups > 1 and groups == values.shape[1]:
-        return 0  # PyTorch's own kernels
-    last = values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last) and not values.is_contiguous()
-    return 0 if last else _bytes(values) + _bytes(weight) + _bytes(output)
 
 
 def _explained(problem: Exception) -> FairleadError:

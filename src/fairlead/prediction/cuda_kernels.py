@@ -1,0 +1,68 @@
+"""What CUDA does for an operator: how many kernels it launches, and the workspace that it holds while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Bytes that a kernel moves for a tensor; repeated elements once."""
+    return int(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
+
+
+def launches(name: str, args: Any, ins: list[Any]) -> int:
+    """Kernels that an operator launches on a GPU."""
+    if name.startswith(("_foreach", "_amp_foreach", "_fused")):
+        lists = [one for one in args if isinstance(one, list | tuple) and one and isinstance(one[0], torch.Tensor)]
+        if not lists:
+            return 1
+        tensors = {1: 110, 2: 64, 3: 48, 4: 36}.get(len(lists), 30)
+        chunks = sum(-(-one.numel() // 65536) for one in lists[0])
+        return int(max(-(-chunks // 320), -(-len(lists[0]) // tensors)))
+    return LAUNCHES.get(name, 1)
+
+
+LAUNCHES = {
+    "convolution_backward": 2,
+    "native_layer_norm_backward": 2,
+    "native_batch_norm": 2,
+    "native_batch_norm_backward": 2,
+    "native_group_norm": 3,
+    "native_group_norm_backward": 4,
+    "_scaled_dot_product_flash_attention_backward": 3,
+    "_scaled_dot_product_efficient_attention_backward": 3,
+    "embedding_dense_backward": 6,
+    "index_put": 4,
+    "index_put_": 4,
+    "nll_loss_backward": 2,
+    "sort": 3,
+}
+
+
+def workspaces(name: str, args: Any, outs: list[Any]) -> Iterator[int]:
+    """Bytes that an operator holds while it runs on a GPU, besides its inputs and outputs."""
+    if name == "convolution":
+        yield _convolution_workspace(args[0], args[1], outs[0], args[8])
+    elif name == "convolution_backward":
+        for wanted in args[10][:2]:
+            if wanted:
+                yield _convolution_workspace(args[1], args[2], args[0], args[9])
+    elif name in ("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward"):
+        query = args[1]
+        batch, heads, rows, width = query.shape
+        rows, width = -(-rows // 128) * 128, -(-width // 32) * 32
+        accumulated = 4 * batch * heads * rows * width if query.element_size() < 4 else 0
+        yield accumulated + 4 * batch * heads * rows
+    elif name == "embedding_dense_backward":
+        yield 4 * 8 * args[1].numel()  # sorted indices, their order, and the room to sort
+
+
+def _convolution_workspace(values: Any, weight: Any, output: Any, groups: int) -> int:
+    """cuDNN's tensor cores want channels last: other layouts are copied."""
+    if groups > 1 and groups == values.shape[1]:
+        return 0  # PyTorch's own kernels
+    last = values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last) and not values.is_contiguous()
+    return 0 if last else tensor_bytes(values) + tensor_bytes(weight) + tensor_bytes(output)
