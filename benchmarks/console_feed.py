@@ -36,6 +36,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.journal import NoJournal
+from fairlead.experiments.lookahead_process import warm_processes
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.http_server import HttpServer
@@ -183,12 +184,12 @@ class ManyJobs:
             self.plane.hub.heartbeats[node] = Heartbeat(use, tuple(70 * one for one in use))
 
     @contextmanager
-    def serving(self) -> Iterator[tuple[int, Console, list[str]]]:
+    def serving(self, what_if: bool = False) -> Iterator[tuple[int, Console, list[str]]]:
         tokens = Tokens()
         users = [tokens.issue(Role.USER, f"user-{number}") for number in range(3)]
         issued = [tokens.issue(Role.ADMIN, "root"), tokens.issue(Role.ADMIN, "operator"), *users]
         console = Console(self.plane, tokens)
-        server = HttpServer(create_app(self.plane, tokens, console=console))
+        server = HttpServer(create_app(self.plane, tokens, console=console, lookahead=warm_processes() if what_if else None))
         listeners = bind_sockets("--http", "127.0.0.1:0")
         thread = threading.Thread(target=server.run, args=(listeners,), daemon=True)
         thread.start()

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from browser import Browser
 
-VIEWS = ("cluster", "timeline", "queue", "fairness", "scheduler", "nodes")
+VIEWS = ("cluster", "timeline", "queue", "fairness", "scheduler", "whatif", "nodes")
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
@@ -51,7 +51,11 @@ def main() -> None:
             many.change(given.changed)
 
     told: dict[str, Any] = {**vars(given), "load_average": os.getloadavg()[0]}
-    with many.serving() as (port, _, tokens), tempfile.TemporaryDirectory() as folder, Browser(Path(folder)) as browser:
+    with (
+        many.serving(what_if=True) as (port, _, tokens),
+        tempfile.TemporaryDirectory() as folder,
+        Browser(Path(folder)) as browser,
+    ):
         browser.open(f"http://127.0.0.1:{port}/")
         told["first_paint_ms"] = browser.wait(PAINT)
         browser.wait("!!document.querySelector('#token')")

@@ -38,6 +38,25 @@ def test_a_control_plane_that_is_killed_before_the_delivery_sends_the_alert_afte
     assert "secret=1" not in log_of(tmp_path)
 
 
+def test_sighup_reads_the_alert_file_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with HookServer() as first, HookServer() as second:
+        write = lambda hook: Path("alerts.yaml").write_text(f"rules: [{{on: job-ended, to: ['{hook.url}']}}]\n")  # noqa: E731
+        write(first)
+        with cluster_up(tmp_path, "--alerts", "alerts.yaml") as process:
+            assert fairlead("submit", "--name", "one", "--", "true").returncode == 0
+            until(lambda: first.alerts, tmp_path)
+            Path("alerts.yaml").write_text("rules: []\n")
+            process.send_signal(signal.SIGHUP)
+            until(lambda: "alert file refused; the current alerts stay" in log_of(tmp_path), tmp_path)
+            write(second)
+            process.send_signal(signal.SIGHUP)
+            until(lambda: "alerts reloaded" in log_of(tmp_path), tmp_path)
+            assert fairlead("submit", "--name", "two", "--", "true").returncode == 0
+            until(lambda: second.alerts, tmp_path)
+    assert [alert["job"]["name"] for alert in (*first.alerts, *second.alerts)] == ["one", "two"]
+
+
 def test_a_silent_node_and_the_end_of_a_job_by_mail(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with MailServer() as server:
