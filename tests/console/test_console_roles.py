@@ -79,6 +79,12 @@ def test_a_user_sees_and_changes_own_jobs_only(control: Served, tmp_path: Path) 
         browser.run("location.hash = 'job/0'")
         browser.wait("document.querySelector('main .problem').textContent !== ''", "another user's job is not found")
         assert "secret" not in browser.run("document.querySelector('main').textContent")
+        browser.run("location.hash = 'fairness'")
+        browser.wait("document.querySelector('#usage').textContent.includes('GPU hours')")
+        assert "share" not in browser.run("document.querySelector('#usage').textContent"), "of the cluster: it is not known"
+        browser.run("location.hash = 'timeline'")
+        browser.wait("document.querySelector('.canvas-box canvas').dataset.bars !== undefined")
+        assert "not known" not in browser.run("document.querySelector('main').textContent"), "the journal has all events"
         browser.run("location.hash = 'nodes'")
         browser.wait("document.querySelector('#nodes-table').dataset.rows === '1'")
         assert browser.run("document.querySelectorAll('#nodes-table .row.link').length") == 0

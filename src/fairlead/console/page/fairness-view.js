@@ -36,16 +36,17 @@ export function fairnessView(root, { session }) {
         total = usage.reduce((sum, one) => sum + one.accelerator_hours, 0);
       bars(users, sums(usage, "user"));
       bars(accounts, sums(usage, "account"));
+      const all = session.role === "admin"; // a user's answer has only their own rows, so no share of the cluster
       const sorted = [...usage].sort((a, b) => b.accelerator_hours - a.accelerator_hours);
       table.replaceChildren(
         plainTable(
-          ["user", "account", "jobs", "GPU hours", "share"],
+          ["user", "account", "jobs", "GPU hours", ...(all ? ["share"] : [])],
           sorted.map((one) => [
             one.user,
             one.account || "–",
             one.jobs.toLocaleString("en"),
             hours(one.accelerator_hours),
-            total ? `${((100 * one.accelerator_hours) / total).toFixed(1)} %` : "–",
+            ...(all ? [total ? `${((100 * one.accelerator_hours) / total).toFixed(1)} %` : "–"] : []),
           ]),
           [2, 3, 4],
         ),

@@ -164,7 +164,7 @@ export function timelineView(root, { store, forecast, go, loadRuns }) {
   function remark(since) {
     if (forecast.problem) return `No forecast: ${forecast.problem}`;
     if (forecast.asking && !forecast.jobs.size) return "The control plane simulates ahead …";
-    const begins = store.runsSince > since + 60;
+    const begins = store.runsSince > Math.max(since, store.origin) + 60; // there is nothing before the first event
     return begins ? `The journal's events begin at ${date(store.runsSince, store.now())}; earlier runs are not known.` : "";
   }
 
