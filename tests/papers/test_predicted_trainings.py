@@ -84,6 +84,16 @@ def test_the_figures_of_the_issue_are_printed(world, capsys):
         assert f"new\tW-Small\t{what}\t" in said
 
 
+def test_without_measurements_the_trainings_are_those_of_the_paper(world, capsys):
+    main(["--predictions", "graph", "--predictions", f"new={world['new']}", "--scale", "tiny"])
+    said = capsys.readouterr().out
+    assert "graph\tW-Large\tFIFO/Horus\t" in said
+    assert "new: 0 of " in said
+    assert "new\tW-Large\tshared GPU hours\t0\n" in said, "nothing is predicted of these trainings"
+    with pytest.raises(SystemExit):
+        main(["--predictions", "graph", "--alone", str(world["alone"]), "--pairs", str(world["pairs"])])
+
+
 def test_bad_lines_of_predictions_are_named(tmp_path):
     with pytest.raises(InputError, match="JSON object"):
         list(read_predictions(_broken(tmp_path)))

@@ -3,6 +3,9 @@
 python -m fairlead_papers.horus.predicted --alone h200_steps.jsonl --pairs h200_step_pairs.jsonl \\
     --predictions today=h200_steps_by_graph.jsonl --predictions new=h200_steps_predicted.jsonl
 
+Without --alone and --pairs, the trainings are those of Horus' studies (fp32 and SGD), and `--predictions graph` is the
+predictor of those studies.
+
 Each line of predictions has the `name` of a training and a `StepPrediction`, as its fields or as `prediction`. A training
 without a prediction is not co-located. The truth is measured. The trainings are those that were measured in pairs; with
 --every, all, and pairs that were not measured follow a model that was fitted to the measured ones. Jobs request the memory
@@ -42,17 +45,19 @@ ARMS = (FIFO, PAB, OBP, HORUS, KEPT)
 
 @dataclass(frozen=True)
 class PredictedTrainings(MeasuredPairs):
-    """Trainings `alone`, and their `pairs`, as files of measurements; and a file of `predictions`. `only` is a pattern of
-    names, such as `*bf16*`."""
+    """Trainings `alone`, and their `pairs`, as files of measurements (None: the shipped ones); and a file of `predictions`.
+    `only` is a pattern of names, such as `*bf16*`."""
 
-    alone: Path = Path()
-    pairs: Path = Path()
+    alone: Path | None = None
+    pairs: Path | None = None
     predictions: Path = Path()
     only: str = "*"
     every: bool = False  # also trainings that were not measured in pairs
 
     @property
     def table(self) -> ThroughputTable:
+        if self.alone is None or self.pairs is None:
+            return super().table
         return _true_table(self.alone, self.pairs, self.only, self.every)
 
     @property
@@ -61,11 +66,13 @@ class PredictedTrainings(MeasuredPairs):
 
     @property
     def trainings(self) -> tuple[MeasuredTraining, ...]:
+        if self.alone is None or self.pairs is None:
+            return super().trainings
         return _measured_trainings(self.alone, self.pairs, self.only, self.every)
 
     @cached_property
     def fingerprint(self) -> str:
-        read = b"".join(path.read_bytes() for path in (self.alone, self.pairs, self.predictions))
+        read = b"".join(path.read_bytes() for path in (self.alone, self.pairs, self.predictions) if path is not None)
         return hashlib.sha256(repr((self.only, self.every, self.model)).encode() + read).hexdigest()[:16]
 
     @cached_property
@@ -140,7 +147,7 @@ def fitted_slowdown(alone: Path, pairs: Path) -> Slowdown:
         return MeasuredPairs().model
 
 
-def compared(scale: Scale, inputs: PredictedTrainings) -> dict[str, dict[str, float]]:
+def compared(scale: Scale, inputs: MeasuredPairs) -> dict[str, dict[str, float]]:
     """By workload: makespans over Horus', out-of-memory events, and GPU time with two jobs, with an SLO too; over all seeds."""
     found: dict[str, dict[str, float]] = {}
     for workload in SHARES:
@@ -161,7 +168,7 @@ def _ratio(answers: Sequence[Answer], better: Sequence[Answer]) -> float:
     return statistics.fmean(one["makespan_s"] / other["makespan_s"] for one, other in zip(answers, better))
 
 
-def _answer(scale: Scale, inputs: PredictedTrainings, workload: str, arm: Arm, seed: int) -> Answer:
+def _answer(scale: Scale, inputs: MeasuredPairs, workload: str, arm: Arm, seed: int) -> Answer:
     try:
         return Run(arm.policy, scale.cluster, workload, scale.jobs, seed).run(inputs)
     except CaseFailed as failed:
@@ -171,20 +178,28 @@ def _answer(scale: Scale, inputs: PredictedTrainings, workload: str, arm: Arm, s
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the comparison, one line for each predictor, workload and figure."""
     parser = argparse.ArgumentParser(description="Compare predictors in Horus' test bed.")
-    parser.add_argument("--alone", type=Path, required=True, help="trainings, measured alone")
-    parser.add_argument("--pairs", type=Path, required=True, help="pairs of them, measured")
-    parser.add_argument("--predictions", action="append", required=True, metavar="NAME=FILE", help="a predictor; repeatable")
+    parser.add_argument("--alone", type=Path, help="trainings, measured alone")
+    parser.add_argument("--pairs", type=Path, help="pairs of them, measured")
+    parser.add_argument(
+        "--predictions", action="append", required=True, metavar="NAME=FILE", help="a predictor, or graph; repeatable"
+    )
     parser.add_argument("--only", default="*", help="pattern of the names of trainings")
     parser.add_argument("--every", action="store_true", help="also trainings that were not measured in pairs")
     parser.add_argument("--scale", default="small", choices=sorted(SCALES))
     given = parser.parse_args(arguments)
+    if (given.alone is None) != (given.pairs is None):
+        parser.error("--alone and --pairs belong together")
     for word in given.predictions:
-        name, _, file = word.partition("=")
-        inputs = PredictedTrainings(
+        name, equals, file = word.partition("=")
+        made = PredictedTrainings(
             alone=given.alone, pairs=given.pairs, predictions=Path(file), only=given.only, every=given.every
         )
-        covered = sum(one.kind in inputs.predicted for one in inputs.trainings)
-        print(f"{name}: {covered} of {len(inputs.trainings)} trainings are predicted")
+        inputs = made if equals else MeasuredPairs()
+        if equals:
+            covered = sum(one.kind in made.predicted for one in made.trainings)
+            print(f"{name}: {covered} of {len(made.trainings)} trainings are predicted")
+        elif given.alone is not None:
+            parser.error("--predictions NAME=FILE, with --alone and --pairs")
         for workload, figures in compared(SCALES[given.scale], inputs).items():
             for what, value in figures.items():
                 print(f"{name}\t{workload}\t{what}\t{value:.4g}", flush=True)
