@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import command
+import pytest
 from cluster_up import cluster_up, until
 
 PREDICTED: dict[str, Any] = {
@@ -67,3 +68,42 @@ def test_jobs_with_predictions_share_at_once_and_others_do_not(tmp_path: Path):
         missing = fairlead("submit", "--prediction", "none.json", "--", "true")
         assert "none.json" in missing.stderr
         assert [done.returncode for done in (*refused.values(), missing)] == [4, 2, 2, 2]
+
+
+TRAINING = """
+import torch
+from torch import nn
+
+def training(batch_size=8):
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    return model, torch.randn(batch_size, 256), torch.randint(10, (batch_size,))
+"""
+
+
+def test_a_training_is_predicted_where_it_is_submitted(tmp_path: Path):
+    pytest.importorskip("torch")
+    answer, fairlead = (functools.partial(ask, cwd=tmp_path) for ask in (command.answer, command.fairlead))
+    (tmp_path / "more").mkdir()
+    for folder in (tmp_path, tmp_path / "more"):
+        (folder / "mine.py").write_text(TRAINING)
+    task = {"run": "sleep 1000", "kind": "mine", "predict": {"module": "mine.py:training", "batch": 4096, "precision": "bf16"}}
+    (tmp_path / "more" / "task.json.yaml").write_text(json.dumps(task))
+    with cluster_up(tmp_path, "--preset", "horus", cluster="1xh200:1"):
+        sent = fairlead("submit", "--name", "one", "--predict", "mine.py:training", "--", "sleep", "1000")
+        assert sent.returncode == 0, sent.stderr
+        assert "predicted on NVIDIA H200: at most" in sent.stderr
+        assert fairlead("submit", "--name", "two", "more/task.json.yaml").returncode == 0
+        until(lambda: [job["phase"] for job in answer("queue")["jobs"]] == ["running", "running"], tmp_path)
+        one, two = (answer("info", name) for name in ("one", "two"))
+        assert (one["colocated_with"], two["kind"]) == (["two"], "mine")
+        assert 0 < one["memory_gb"] < two["memory_gb"] < 5
+        wrong = {"batch": "many"}, {"surprise": 1}, {"module": "mine.py"}, {"precision": "fp3"}
+        for place, change in enumerate(wrong):
+            predict = {**task["predict"], **change}
+            (tmp_path / "more" / f"{place}.yaml").write_text(json.dumps({**task, "predict": predict}))
+        refused = [fairlead("submit", f"more/{place}.yaml") for place in range(len(wrong))]
+        assert [done.returncode for done in refused] == [2] * len(wrong), refused
+        for done, field in zip(refused, ("predict.batch", "predict.surprise", "predict", "precision")):
+            assert field in done.stderr
+        both = fairlead("submit", "--predict", "mine.py:training", "--prediction", "none.json", "--", "true")
+        assert "either a training to predict, or a prediction" in both.stderr

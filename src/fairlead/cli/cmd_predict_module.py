@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -47,22 +49,34 @@ def module(
     """
     changes = {name: value for name, value in (("precision", precision), ("optimizer", optimizer)) if value is not None}
     rates = device_rates(device)
-    steps: Any = _torch_module("training_step")
     if trial:
-        found: StepPrediction = _torch_module("module_trial").try_training(steps.training_in(spelled, batch, **changes))
+        training = _torch_module("training_step").training_in(spelled, batch, **changes)
+        found: StepPrediction = _torch_module("module_trial").try_training(training)
         _show(found, None, batch, json)
         return
-    predicting, building = _torch_module("predict_step"), _torch_module("cuda_paths")
-
-    def make(size: int | None) -> Any:
-        with building.built_untouched():
-            return steps.training_in(spelled, size, **changes)
-
     if max_batch:
-        batch, found = predicting.largest_batch(make, device, batch or 8)
+        batch, found = _torch_module("predict_step").largest_batch(partial(_training, spelled, changes), device, batch or 8)
     else:
-        found = predicting.predict(make(batch), device)
+        found = predict_file(spelled, batch, device, **changes)
     _show(found, rates.memory_mb, batch, json)
+
+
+def predict_file(spelled: str, batch: int | None = None, device: str = "h200", **changes: Any) -> StepPrediction:
+    """Predict the training that a function of a file returns, as in mine.py:training.
+
+    Args:
+        spelled: The file and the function.
+        batch: Passed to the function as batch_size.
+        device: The GPU that it will run on.
+        changes: Fields of the training to replace, such as its precision or optimizer.
+    """
+    found: StepPrediction = _torch_module("predict_step").predict(_training(spelled, changes, batch), device)
+    return found
+
+
+def _training(spelled: str, changes: Mapping[str, Any], batch: int | None) -> Any:
+    with _torch_module("cuda_paths").built_untouched():
+        return _torch_module("training_step").training_in(spelled, batch, **changes)
 
 
 def _torch_module(name: str) -> Any:

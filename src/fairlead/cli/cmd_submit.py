@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -275,6 +274,7 @@ def _task_in(file: str) -> dict[str, Any]:
 
 
 _PREDICTIONS = ("predict", "prediction")
+_PREDICT_OPTIONS = {"batch": int, "precision": str, "optimizer": str, "device": str}
 _NOT_PREDICTED = ("batch_size", "fits")  # in the output of `predict module`
 
 
@@ -289,8 +289,16 @@ def _with_prediction(task: Mapping[str, Any], given: Mapping[str, Any], folder: 
     if predict is not None:
         options = dict(predict) if isinstance(predict, Mapping) else {"module": predict}
         if not isinstance(module := options.pop("module", None), str) or ":" not in module:
-            raise InputError(source, "a file and a name in it, as in train.py:training", field="predict", value=module)
-        predict_file = import_module("fairlead.prediction.predict_module").predict_file
+            raise InputError(source, "a file and a function in it, as in train.py:training", field="predict", value=module)
+        for name, value in options.items():
+            kind = _PREDICT_OPTIONS.get(name)
+            if kind is None or type(value) is not kind:
+                expected = (
+                    "a text" if kind is str else "a whole number" if kind is int else f"one of {', '.join(_PREDICT_OPTIONS)}"
+                )
+                raise InputError(source, expected, field=f"predict.{name}", value=value)
+        from fairlead.cli.cmd_predict_module import predict_file
+
         merged["prediction"] = predict_file(str(folder / module), **options).to_data()
     elif isinstance(found, str):
         try:
