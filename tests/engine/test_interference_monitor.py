@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -142,3 +143,22 @@ def test_separated_jobs_never_share_again_but_others_of_their_type_do(policy: st
     assert shared, "the other jobs tolerate it"
     harness.run()
     assert all(harness.phase(job.name) is Phase.FINISHED for job in harness.state.job_of.values())
+
+
+@pytest.mark.parametrize("policy", [*FAIR, "fifo-perf", "fifo-perf:sticky=true"])
+@pytest.mark.parametrize("limit", [1.0, 1.1, 1.3])
+def test_jobs_are_not_co_located_where_that_is_known_to_be_too_slow(policy: str, limit: float) -> None:
+    table = colocation_table("gpu", [MeasuredTraining(kind, 1.0, *USAGE[kind]) for kind in USAGE], lambda one, other: 1.2)
+    config = SchedulerConfig(parse_part(f"{policy}:space_sharing=true"), estimator=Part("oracle"), round_s=60.0)
+    harness = Harness(config, table=table, residents=2).cluster(
+        Cluster((Node("n0", "gpu", 1),), (AcceleratorType("gpu", 16.0),))
+    )
+    harness.submit(*(Job(f"job-{n}", 0.0, 3600.0, "noisy", 1, max_slowdown=limit if n == 1 else math.inf) for n in range(4)))
+    with_others, others = 0, 0
+    for _ in range(12):
+        harness.round()
+        pairs = pairs_of(harness.state.device_map, harness.state.running.tolist())
+        with_others, others = with_others + any(1 in pair for pair in pairs), others + any(1 not in pair for pair in pairs)
+    assert bool(with_others) == (limit > 1.2)
+    assert others or limit > 1.2, "other jobs tolerate it"
+    assert not harness.state.interference

@@ -73,8 +73,7 @@ class MaxMinFairnessPerf(SharingOptions):
         classes = classes_of(view)
         if not len(classes):
             return no_allocation(view), memo
-        if self.space_sharing and view.separated:
-            classes = classes.isolate_separated(view)
+        classes = classes.for_sharing(view) if self.space_sharing else classes
         gain = normalized_rates(classes, view.capacity)
         if self.optimum == "centre":
             return classes.each(view, analytic_centre_shares(classes, view.capacity, gain)), memo

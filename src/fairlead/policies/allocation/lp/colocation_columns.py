@@ -65,12 +65,16 @@ class GangSpread:
 
 
 def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
-    """Classes × classes × types: the gain of the first class co-located with the second, in the units of `gain`. Jobs that were
-    separated have none; they are in classes of their own."""
+    """Classes × classes × types: the gain of the first class co-located with the second, in the units of `gain`. It is 0 where
+    a job would be slower than it tolerates, and for jobs that were separated (each in a class of its own)."""
     rates = view.rates
     alone = classes.rates
     unit = np.divide(gain, alone, out=np.zeros_like(gain), where=alone > 0)
-    paired: Floats = rates.paired[np.ix_(classes.row, classes.row)] * unit[:, None, :]
+    paired: Floats = rates.paired[np.ix_(classes.row, classes.row)]
+    if classes.limit is not None:
+        slow = (alone / classes.limit[:, None])[:, None, :] > paired * (1 + PAYS)
+        paired = np.where(slow | slow.transpose(1, 0, 2), 0.0, paired)
+    paired = paired * unit[:, None, :]
     if view.separated:
         code = dict(zip(view.jobs.number.tolist(), classes.class_of.tolist()))
         for one, two in view.separated:

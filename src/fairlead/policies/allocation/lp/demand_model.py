@@ -81,7 +81,7 @@ def solve_with_sharing(
     """Solve a policy's program and disaggregate the solution; return the allocation and the policy's memo. If `answer` is
     called again, it gets its last answer, which was for larger classes."""
     found: ModelAnswer | None = None
-    classes = classes.isolate_separated(view) if sharing.space_sharing and view.separated else classes
+    classes = classes.for_sharing(view) if sharing.space_sharing else classes
     while True:
         model: DemandModel
         if sharing.alone and len(view.capacity) <= MAX_HULL_TYPES:

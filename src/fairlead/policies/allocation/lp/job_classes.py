@@ -3,6 +3,7 @@ with multiplicities is exact, and does not grow with the number of jobs. The clo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +35,7 @@ class JobClasses:
     group: Ints  # a further distinction of a policy, such as the account
     rates: Floats  # classes × types, 0 where it may not or cannot run
     keys: Sequence[tuple[float, ...]]  # identify a class between decisions; mostly the same object
+    limit: Floats | None = None  # the slowdown that its jobs tolerate; None: any
 
     def __len__(self) -> int:
         return len(self.count)
@@ -50,16 +52,26 @@ class JobClasses:
         count[old] -= 1
         every = np.append(np.arange(len(self)), old)
         row, workers, group = (column[every] for column in (self.row, self.workers, self.group))
-        keys = [*self.keys, (*self.keys[old], job)]
-        return JobClasses(of, count, row, workers, self.weight[every], group, self.rates[every], keys)
+        keys, limit = [*self.keys, (*self.keys[old], job)], None if self.limit is None else self.limit[every]
+        return JobClasses(of, count, row, workers, self.weight[every], group, self.rates[every], keys, limit)
 
-    def isolate_separated(self, view: Snapshot) -> JobClasses:
-        """The classes with each job that was separated from others in a class of its own."""
-        classes, numbers = self, sorted({number for pair in view.separated for number in pair})
-        for row in np.isin(view.jobs.number, numbers).nonzero()[0].tolist():
-            if (of := int(classes.class_of[row])) >= 0 and classes.count[of] > 1:
-                classes = classes.isolate_job(row)
-        return classes
+    def for_sharing(self, view: Snapshot) -> JobClasses:
+        """The classes, split by the slowdown that jobs tolerate, and with each job that was separated in one of its own."""
+        separated = {number for pair in view.separated for number in pair}
+        about = [(view.job_of[n].max_slowdown, n if n in separated else -1) for n in view.jobs.number.tolist()]
+        if {*about} <= {(math.inf, -1)}:
+            return self
+        here = (self.class_of >= 0).nonzero()[0]
+        split = [(int(self.class_of[row]), *about[row]) for row in here.tolist()]
+        parts = sorted({*split})
+        place, of = {part: at for at, part in enumerate(parts)}, np.full(len(self.class_of), -1, dtype=np.int64)
+        of[here] = [place[part] for part in split]
+        every = np.array([part[0] for part in parts], dtype=np.int64)
+        row, workers, group = (column[every] for column in (self.row, self.workers, self.group))
+        count: Ints = np.bincount(of[here], minlength=len(parts))
+        keys = [(*self.keys[old], *rest) for old, *rest in parts]
+        limit = np.array([part[1] for part in parts])
+        return JobClasses(of, count, row, workers, self.weight[every], group, self.rates[every], keys, limit)
 
     def matrix(self, each: Floats) -> Floats:
         """Time of a member of each class as jobs × types; 0 for jobs without a class."""
