@@ -7,11 +7,13 @@ import pytest
 from fairlead.profiling.profile_pairs import PairTiming
 from fairlead.profiling.results import read_pairs
 from fairlead.profiling.sharing_mode import SharingMode
+from fairlead_papers.measured_data import evaluation_set
 
 pytest.importorskip("torch")
 
 from fairlead_papers.prediction import measure_step_pairs
-from fairlead_papers.prediction.measure_step_pairs import measure_pairs
+from fairlead_papers.prediction.measure_step_pairs import PAIRED, measure_pairs
+from fairlead_papers.prediction.trainings import entries
 
 
 def test_pairs_run_in_two_processes_and_are_not_repeated(tmp_path, monkeypatch):
@@ -24,3 +26,15 @@ def test_pairs_run_in_two_processes_and_are_not_repeated(tmp_path, monkeypatch):
     assert about["sharing"] == "time-slicing"
     assert [row["name"] for row in rows] == [names[0], f"{names[0]} + {names[0]}"]
     assert min(rows[1]["steps_per_s"] + rows[1]["undisturbed_steps_per_s"]) > 0
+
+
+def test_the_trainings_of_pairs_span_utilization_and_families():
+    about, rows = evaluation_set("h200_steps")
+    assert about["device"] == "NVIDIA H200"
+    measured = {row["name"]: row for row in rows}
+    assert {one.name for one in entries()} == measured.keys()
+    assert not [row for row in rows if "problem" in row]
+    utilization = [measured[name]["utilization"] for name in PAIRED]
+    assert utilization == sorted(utilization)
+    assert utilization[-1] - utilization[0] > 75
+    assert len({measured[name]["family"] for name in PAIRED}) == len(PAIRED)
