@@ -203,15 +203,14 @@ class AlertService:
             self._changed.notify_all()
             while self._running and self._host.monotonic() < until:
                 self._changed.wait(0.2)
-        with self._plane.backend.lock:
-            if self.observe in self._plane.observers:
-                self._plane.observers.remove(self.observe)
         self._marks.write(self._mark, last=True)
 
     def restarted(self, settings: AlertSettings) -> AlertService:
         """Stop, and return the service with other settings, started. Each address continues where it was."""
         plane, files, forecast = self._given
         self.stop()
+        with plane.backend.lock:
+            plane.observers.remove(self.observe)
         found = AlertService(plane, settings, files, forecast)
         found.start()
         return found

@@ -122,8 +122,9 @@ def question_routes(questions: Questions, bearer: Callable[..., Any], requests: 
         The answer has the differences in `metrics`, `users` and `jobs`: mean JCT without and with the changes, and the paired
         difference with a 95 % interval. Those that gain most come first. `starts_s` says when waiting jobs start (null: not
         within the simulation), `scenarios` how many there were, and `guesses` what was assumed. `timelines`, if asked for, has
-        the runs of each job in the first scenario, in seconds from now. Other users and their jobs have no names, unless an
-        admin asks. The simulation takes at most a minute. It ends when the client closes the connection."""
+        the runs of each job in the first scenario, in seconds from now; `left_out` and `more_nodes` count what is not listed.
+        Intervals need three scenarios. Other users and their jobs have no names, unless an admin asks. The simulation takes at
+        most a minute. It ends when the client closes the connection."""
         others = {*body.quotas, *body.weights} - {caller.user}
         if others and caller.role is not Role.ADMIN:
             raise HTTPException(403, "quotas and weights of other users need an admin token")
