@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import warnings
 from importlib import import_module
+from unittest import mock
+
+import torch
 
 from fairlead_papers.prediction import trainings
 from fairlead_papers.prediction.training_models import allow_torchvision
@@ -21,9 +24,21 @@ LAZY = {
 }
 """Names whose modules a library imports at their first use."""
 
-for library in (*trainings.LIBRARIES, "torch.profiler", "fairlead.profiling.host_probe"):
-    with contextlib.suppress(ImportError):
-        found = import_module(library)
-        for name in LAZY.get(library, "").split():
-            with contextlib.suppress(ImportError, RuntimeError, AttributeError):
-                getattr(found, name)
+HIDDEN = {
+    torch.cuda: {"is_available": False, "device_count": 0, "current_device": 0, "get_device_capability": (0, 0)},
+    torch.accelerator: {"is_available": False, "device_count": 0, "current_accelerator": None},
+    torch._C: {"_cuda_getDeviceCount": 0},
+}
+"""What libraries ask PyTorch when they are imported. The true answers need CUDA, which does not survive a fork."""
+
+with contextlib.ExitStack() as stack:
+    for owner, answers in HIDDEN.items():
+        for name, answer in answers.items():
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, lambda *_, answer=answer, **__: answer))
+    for library in (*trainings.LIBRARIES, "torch.profiler", "fairlead.profiling.host_probe"):
+        with contextlib.suppress(ImportError):
+            found = import_module(library)
+            for name in LAZY.get(library, "").split():
+                with contextlib.suppress(ImportError, RuntimeError, AttributeError):
+                    getattr(found, name)
