@@ -1,0 +1,122 @@
+"""Predict trainings, one line each: from one fake step, as `fairlead predict module` does, or from their ONNX graphs, as
+`fairlead predict model` does. Names with a mode are of `trainings`, others of the shipped measurements (single precision, SGD).
+
+python -m fairlead_papers.prediction.predict_trainings --by graph --out h200_steps_by_graph.jsonl --only '*bf16*'
+
+For a graph, a model is exported with a batch of two, on the CPU; precision and optimizer are no inputs. A training that cannot
+be predicted has a `problem`. A family that the predictor has seen is not left out."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from fairlead.prediction.cuda_paths import built_untouched
+from fairlead.prediction.features import graph_features
+from fairlead.prediction.measured_profiles import shipped_profiles
+from fairlead.prediction.onnx_process import load_graph_in_process
+from fairlead.prediction.predict_step import predict
+from fairlead.prediction.predictor import shipped_predictor
+from fairlead.prediction.step_prediction import StepPrediction
+from fairlead.prediction.training_step import Training
+from fairlead.profiling.configurations import configuration
+from fairlead.profiling.networks import build_model
+from fairlead.profiling.onnx_export import export_module
+from fairlead_papers.prediction.training_models import allow_torchvision
+from fairlead_papers.prediction.trainings import entries, entry
+
+_SAMPLES = 2  # batch normalization needs two
+
+
+def training_named(name: str, samples: int = 0) -> Training:
+    """A training of the list or of the shipped measurements, with a batch of its own size or of so many `samples`."""
+    if "/" in name:
+        one = entry(name)
+        if not samples:
+            return one.make()
+        fields = one.fields
+        return Training(**one.build(fields["model"], fields["input"], min(samples, fields["batch_size"])))
+    known = configuration(name)
+    batch = min(samples, known.batch_size) if samples else known.batch_size
+    model, inputs, targets = build_model(replace(known, batch_size=batch), "cpu")
+    return Training(model, inputs, targets, optimizer="sgd", precision="fp32")
+
+
+def batch_size_named(name: str) -> int:
+    """The batch size in a name."""
+    return int(entry(name).fields["batch_size"]) if "/" in name else configuration(name).batch_size
+
+
+def prediction_by_step(name: str) -> StepPrediction:
+    """What the shipped predictor says of a fake step."""
+    with built_untouched():
+        made = training_named(name)
+    return predict(made)
+
+
+def prediction_by_graph(name: str) -> StepPrediction:
+    """What the shipped predictor says of a training's graph. It has no interval.
+
+    Raises:
+        FairleadError: The model cannot be exported, or its graph not read.
+    """
+    made = training_named(name, _SAMPLES)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        export_module(made.model, made.inputs, path)
+        graph = load_graph_in_process(path)
+    predictor = shipped_predictor()
+    found = predictor.predict(graph_features(graph, batch_size_named(name)))
+    busy = min(found.utilization, 100.0)
+    return StepPrediction(
+        predictor.device,
+        allocated_mb=found.memory_mb,
+        reserved_mb=found.memory_mb,
+        memory_mb=found.memory_mb,
+        utilization=busy,
+        utilization_low=busy,
+        utilization_high=busy,
+        multiprocessors=found.multiprocessors,
+        kernel_s=found.kernel_s,
+        source="graph",
+    )
+
+
+WAYS = {"graph": prediction_by_graph, "step": prediction_by_step}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write a line for each training that the file does not have yet."""
+    parser = argparse.ArgumentParser(description="Predict trainings.")
+    parser.add_argument("--by", choices=sorted(WAYS), default="step")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", default="*", help="names of trainings, or patterns of them, with commas between them")
+    given = parser.parse_args(arguments)
+    patterns = given.only.split(",")
+    allow_torchvision()
+    known = {orjson.loads(line)["name"] for line in given.out.read_bytes().splitlines()} if given.out.exists() else set[str]()
+    listed = (*(one.name for one in entries()), *shipped_profiles().paired())
+    names = [name for name in listed if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
+    names = list(dict.fromkeys((*names, *(each for each in patterns if "*" not in each))))
+    for name in names:
+        if name in known:
+            continue
+        began = time.perf_counter()
+        try:
+            row = WAYS[given.by](name).to_data()
+        except Exception as problem:  # a library's own, or one of ours
+            row = {"problem": f"{type(problem).__name__}: {problem}"[:300]}
+        with given.out.open("ab") as file:
+            file.write(orjson.dumps({"name": name, **row}) + b"\n")
+        print(f"{name}: {row.get('problem') or row['memory_mb']} in {time.perf_counter() - began:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
