@@ -121,6 +121,12 @@ class Rates:
     current_since_s: Floats | None = None  # by job, from when on its reports are of its present configuration; None: always
 
     @property
+    def least_paired(self) -> Floats:
+        """`paired`, reduced by the margin of uncertain predictions: limits of the slowdown are checked with it."""
+        margin = None if self.usage is None else self.usage.slowdown_margin
+        return self.paired if margin is None else self.paired / (1 + margin)
+
+    @property
     def of_jobs(self) -> Floats:
         """jobs × types."""
         return self.alone[self.row]

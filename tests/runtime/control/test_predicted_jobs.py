@@ -10,7 +10,8 @@ import pytest
 from emulated_agents import Scene
 
 from fairlead.cli.job_info import prediction_facts
-from fairlead.config import SchedulerConfig
+from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import JobSubmitted
@@ -26,6 +27,7 @@ from fairlead.runtime.control.views import prediction_record
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Progress
 from fairlead.runtime.protocol.task_file import TaskSpec, parse_task
+from fairlead.testing import Harness
 from fairlead.testing.invariants import check_state
 from fairlead.workloads.formats import read_trace_file, write_trace
 from fairlead.workloads.trace import Trace
@@ -98,6 +100,25 @@ def test_an_uncertain_utilization_keeps_a_limit_by_running_alone():
         both = {"prediction": prediction, "max_slowdown": limit}
         assert (len(running(scene_of(both, both))) == 2) == shared
     assert len(running(scene_of({"prediction": unsure}, {"prediction": unsure}))) == 2, "without a limit there is none to keep"
+
+
+@pytest.mark.parametrize("policy", ["max-min-fairness-perf", "fifo-perf"])
+@pytest.mark.parametrize(("high", "shared"), [(61.0, True), (98.0, False)])
+def test_policies_that_solve_for_pairs_keep_limits_with_the_interval_too(policy: str, high: float, shared: bool):
+    table = table_of(("v100",), {("a", 1): [2.0]})
+    config = SchedulerConfig(
+        parse_part(f"{policy}:space_sharing=true"), estimator=Part("predicted", {"usage": {}}), round_s=60.0
+    )
+    harness = Harness(config, table=replace(table, paired=np.full_like(table.paired, 1.5)), residents=2)
+    harness.cluster(Cluster((Node("n", "v100", 1),), (AcceleratorType("v100", 16.0),)))
+    prediction = text(utilization=60.0, utilization_high=high)
+    jobs = [Job(f"j{n}", 0.0, 36000.0, "a", 1, max_slowdown=1.6, prediction=prediction) for n in range(2)]
+    harness.submit(*jobs)
+    most = 0
+    for _ in range(6):
+        harness.round()
+        most = max(most, len(harness.state.running))
+    assert (most == 2) == shared
 
 
 def test_the_interval_widens_the_uncertainty_of_the_slowdown():

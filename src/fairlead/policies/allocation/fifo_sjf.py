@@ -183,7 +183,7 @@ def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_
     free = type_of_row >= 0  # hosts without a guest
     found: dict[int, int] = {}
     number = view.jobs.number
-    limit = np.array([view.job_of[n].max_slowdown for n in number.tolist()])
+    limit, least = np.array([view.job_of[n].max_slowdown for n in number.tolist()]), rates.least_paired
 
     def combined_throughput(guest: int, hosts: Ints) -> Floats:
         """The sum of both rates, each relative to the job alone; 0 where they cannot be co-located."""
@@ -192,8 +192,8 @@ def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_
         guest_rate, host_rate = rates.paired[mine, theirs, type_], rates.paired[theirs, mine, type_]
         together = guest_rate * rates.alone[theirs, type_] + host_rate * rates.alone[mine, type_]
         both = (guest_rate > 0) & (host_rate > 0) & (workers[hosts] == workers[guest])
-        both &= rates.alone[mine, type_] / limit[guest] <= guest_rate * (1 + PAYS)
-        both &= rates.alone[theirs, type_] / limit[hosts] <= host_rate * (1 + PAYS)
+        both &= rates.alone[mine, type_] / limit[guest] <= least[mine, theirs, type_] * (1 + PAYS)
+        both &= rates.alone[theirs, type_] / limit[hosts] <= least[theirs, mine, type_] * (1 + PAYS)
         fits = (view.jobs.fits[guest] >> type_) & 1
         if view.separated:
             me, others = number.item(guest), number[hosts].tolist()

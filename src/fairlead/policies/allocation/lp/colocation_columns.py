@@ -72,7 +72,8 @@ def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
     unit = np.divide(gain, alone, out=np.zeros_like(gain), where=alone > 0)
     paired: Floats = rates.paired[np.ix_(classes.row, classes.row)]
     if classes.limit is not None:
-        slow = (alone / classes.limit[:, None])[:, None, :] > paired * (1 + PAYS)
+        least = rates.least_paired[np.ix_(classes.row, classes.row)]
+        slow = (alone / classes.limit[:, None])[:, None, :] > least * (1 + PAYS)
         paired = np.where(slow | slow.transpose(1, 0, 2), 0.0, paired)
     paired = paired * unit[:, None, :]
     if view.separated:

@@ -85,6 +85,10 @@ class ColocationCost:
         rates = self.view.rates
         return rates.best if rates.best is not None else rates.alone.max(axis=1)
 
+    @cached_property
+    def _least_paired(self) -> Floats:
+        return self.view.rates.least_paired
+
     def memory_gb(self, job: JobSignature, type_: int) -> float:
         """The larger of predicted and requested memory, or the request; with neither, a whole device."""
         usage = self.view.rates.usage
@@ -134,9 +138,8 @@ class ColocationCost:
         observed = self.observed.get((one.kind, two.kind, type_))
         if observed is not None:
             return observed
-        rates, margin = self.view.rates, self.view.rates.usage.slowdown_margin if upper and self.view.rates.usage else None
-        slowdown = float(rates.alone[one.row, type_] / rates.paired[one.row, two.row, type_])
-        return slowdown if margin is None else slowdown * (1 + float(margin[one.row, two.row, type_]))
+        paired = self._least_paired if upper else self.view.rates.paired
+        return float(self.view.rates.alone[one.row, type_] / paired[one.row, two.row, type_])
 
     def cost(self, jobs: tuple[JobSignature, ...], type_: int) -> float | None:
         """The cost per accelerator of this type if the last job joins the others; None where that is not allowed."""
