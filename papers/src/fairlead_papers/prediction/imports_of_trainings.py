@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from importlib import import_module
+from typing import Any
 from unittest import mock
 
 import torch
@@ -24,7 +25,7 @@ LAZY = {
 }
 """Names whose modules a library imports at their first use."""
 
-HIDDEN = {
+HIDDEN: dict[Any, dict[str, Any]] = {
     torch.cuda: {"is_available": False, "device_count": 0, "current_device": 0, "get_device_capability": (0, 0)},
     torch.accelerator: {"is_available": False, "device_count": 0, "current_accelerator": None},
     torch._C: {"_cuda_getDeviceCount": 0},
