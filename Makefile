@@ -7,7 +7,7 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus ray golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus torch ray golden soak bench pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
@@ -52,7 +52,7 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports --no-cache
 
-unit: setup browser postgres slurm prometheus
+unit: setup browser postgres slurm prometheus torch
 	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 # A cluster of small Ray nodes on this machine; `make test` has the parts that need no Ray.
@@ -98,6 +98,21 @@ prometheus:
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus) >/dev/null 2>&1 \
 		|| echo "prometheus could not be installed; the tests of alert rules in it will be skipped"; \
 		if command -v systemctl >/dev/null 2>&1; then systemctl disable --now prometheus >/dev/null 2>&1 || true; fi; \
+	fi
+
+# Predictions run PyTorch on the CPU. It is installed if the package index has a build without CUDA, which is 200 MB; with CUDA, it
+# would be gigabytes. The libraries of models are small beside it.
+TORCH := torch==2.13.0
+MODELS := timm==1.0.31 transformers==5.23.0 diffusers==0.42.1 peft==0.21.2
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+torch: setup
+	@$(BIN)/python -c 'import peft, timm, torch' 2>/dev/null || \
+	if $(PIP) install --dry-run --report $(VENV)/torch.json $(TORCH) $(MODELS) >/dev/null 2>&1 \
+		&& ! grep --quiet '"name": *"nvidia-' $(VENV)/torch.json; then \
+		echo "installing PyTorch for the tests of predictions"; \
+		$(PIP) install $(TORCH) $(MODELS) || echo "PyTorch could not be installed; the tests of predictions will be skipped"; \
+	else \
+		echo "the package index has no PyTorch without CUDA; the tests of predictions will be skipped"; \
 	fi
 
 # A real kube-apiserver with etcd, and processes instead of containers. It is built into ~/.cache/fairlead/kubernetes.

@@ -150,6 +150,10 @@ trainer.fit(Model(), DataLoader(torch.rand(8, 1), batch_size=2), ckpt_path=callb
 REAL_HUGGING_FACE = """
 import sys
 import torch
+if torch.version.cuda is None:  # a torchvision built for CUDA, which the Trainer imports, lacks its operators there
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 from transformers import Trainer, TrainingArguments
 from fairlead.client.huggingface import LeaseCallback
 

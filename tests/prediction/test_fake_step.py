@@ -188,3 +188,29 @@ def test_blocks_are_rounded_split_and_merged_as_in_pytorch():
         allocator.release(block)
     assert allocator.allocate(14 * MB).size == 14 * MB
     assert allocator.reserved == 22 * MB
+
+
+def test_workers_share_memory_by_their_sharding():
+    with built_untouched():
+        layers = [nn.Sequential(nn.Linear(2048, 2048), nn.ReLU()) for _ in range(12)]
+        training = Training(nn.Sequential(*layers), torch.randn(64, 2048), torch.randint(10, (64,)))
+    alone, copies, shards = predict(training), predict(training, workers=8), predict(training, workers=8, sharding="fsdp")
+    weights = alone.parts_mb["parameters"]
+    assert copies.allocated_mb == pytest.approx(alone.allocated_mb + weights, rel=0.01), "buckets of gradients"
+    assert copies.communication_mb == pytest.approx(2 * 7 / 8 * weights, rel=0.01)
+    assert shards.parts_mb["optimizer"] == pytest.approx(alone.parts_mb["optimizer"] / 8)
+    assert shards.allocated_mb < 0.5 * alone.allocated_mb
+    assert shards.communication_mb == pytest.approx(3 * 7 / 8 * weights, rel=0.01)
+    assert copies.steps_per_s <= alone.steps_per_s
+    assert "8: " in copies.notes[-1]
+    with pytest.raises(FairleadError, match="ddp or fsdp"):
+        predict(training, workers=2, sharding="none")
+
+
+def test_nonzero_takes_the_most_that_it_can():
+    class Chosen(nn.Linear):
+        def forward(self, values: Any) -> Any:
+            return super().forward(values)[(values[:, 0] > 0).nonzero()[:, 0]]
+
+    found = predict(Training(Chosen(8, 4), torch.empty(16, 8), torch.zeros(16, dtype=torch.int64)))
+    assert "all elements" in found.notes[0]

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from fairlead.cli.output import JsonOption, note, out, print_json
-from fairlead.core.errors import NotInstalled, install
+from fairlead.core.errors import InputError, NotInstalled, install
 from fairlead.prediction.step_features import device_rates
 from fairlead.prediction.step_prediction import StepPrediction
 
@@ -47,6 +47,8 @@ def module(
     usual; no GPU and no memory for them is needed. One training step runs on fake tensors. If it depends on values of tensors,
     use --trial on a machine with a GPU.
     """
+    if max_batch and workers > 1:
+        raise InputError("--max-batch", "one worker; with several, pass --batch", value=workers)
     changes = {name: value for name, value in (("precision", precision), ("optimizer", optimizer)) if value is not None}
     rates = device_rates(device)
     if trial:
@@ -57,7 +59,8 @@ def module(
     if max_batch:
         batch, found = _torch_module("predict_step").largest_batch(partial(_training, spelled, changes), device, batch or 8)
     else:
-        found = predict_file(spelled, batch, device, **changes)
+        several = (workers, sharding or "ddp")
+        found = _torch_module("predict_step").predict(_training(spelled, changes, batch), device, *several)
     _show(found, rates.memory_mb, batch, json)
 
 
@@ -108,5 +111,8 @@ def _show(found: StepPrediction, there: float | None, batch: int | None, json: b
             f"each step: {found.kernels:,} kernels of {1e6 * found.kernel_s:,.0f} µs on average,"
             f" {found.flops / 1e12:,.2f} TFLOP, {found.bytes / 2**30:,.1f} GiB"
         )
+    if found.workers > 1:
+        sent = f"each sends {found.communication_mb:,.0f} MB in a step"
+        out.print(f"{found.workers} workers with {found.sharding}, figures of each: {sent}")
     for one in found.notes:
         note(one)

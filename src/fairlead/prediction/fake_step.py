@@ -116,7 +116,7 @@ def trace_step(training: Training, steps: int = 1) -> StepTrace:
             dict(recorder.views),
             sum(1 for _ in faked.model.modules()) * faked.accumulation,
             _blocks(faked.model),
-            notes,
+            (*notes, *sorted(recorder.notes)),
         )
 
 
@@ -304,6 +304,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.begun: dict[int, str] = {}  # the phase in which a tensor was made
         self.made, self.phase = 0, "setup"
         self.handles: set[str] = set()
+        self.notes: set[str] = set()
 
     def begin(self, training: Training) -> None:
         """Record parameters, buffers and the batch, which exist before the first step."""
@@ -377,7 +378,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             and isinstance(args[0], FakeTensor)
         ):
             return 1.0  # some optimizers read norms; no tensor depends on the value
-        found = self.operators.run(function, args, named)
+        if function is torch.ops.aten.nonzero.default and isinstance(args[0], FakeTensor):
+            self.notes.add("nonzero: all elements were taken to be nonzero, the most memory that it can need")
+            found = args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
+        else:
+            found = self.operators.run(function, args, named)
         if function.namespace == "prim":
             return found
         outs = [one for one in (found if isinstance(found, list | tuple) else (found,)) if isinstance(one, FakeTensor)]

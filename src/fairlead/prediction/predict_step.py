@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.cuda_allocator import memory_use
+from fairlead.prediction.distributed_step import distributed, speeds
 from fairlead.prediction.step_features import DeviceRates, device_rates, roofline, step_features
 from fairlead.prediction.step_prediction import StepPrediction
 from fairlead.prediction.training_step import Training
@@ -19,7 +21,7 @@ MARGIN = 1.06  # of the announced memory over the reserved
 LARGEST_BATCH = 2**28
 
 
-def predict(training: Training, device: str = "h200") -> StepPrediction:
+def predict(training: Training, device: str = "h200", workers: int = 1, sharding: str = "ddp") -> StepPrediction:
     """Predict memory, utilization and speed of a training, without a GPU.
 
     One training step runs on fake tensors on this machine's CPU. It takes seconds and next to no memory.
@@ -27,16 +29,24 @@ def predict(training: Training, device: str = "h200") -> StepPrediction:
     Args:
         training: Model, inputs, targets, loss, optimizer and precision. The model stays as it is.
         device: The GPU, as "h200".
+        workers: Data-parallel workers, one GPU each, with this batch on each of them.
+        sharding: Of several workers: "ddp" or "fsdp".
 
     Returns:
-        The prediction for one worker, alone on the GPU.
+        The prediction for each worker, alone on its GPU.
 
     Raises:
         FairleadError: If the step cannot be traced, for example because the model's way depends on values of its tensors.
     """
     from fairlead.prediction.fake_step import trace_step  # needs PyTorch
 
-    return step_prediction_of(trace_step(training), device_rates(device))
+    trace = trace_step(training)
+    alone = step_prediction_of(trace, device_rates(device))
+    if workers == 1:
+        return alone
+    by_size = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds(alone, trace, sharding).items())
+    found = distributed(alone, trace, workers, sharding)
+    return replace(found, notes=(*found.notes, f"steps per second times workers, by the number of workers: {by_size}"))
 
 
 def step_prediction_of(trace: StepTrace, device: DeviceRates) -> StepPrediction:
