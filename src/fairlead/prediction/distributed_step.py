@@ -20,7 +20,7 @@ NCCL_MB = 400.0  # buffers of the communicator
 
 
 @dataclass(frozen=True)
-class Interconnect:
+class WorkerLink:
     """What collectives reach between the GPUs: bytes per second of each worker, inside a node and between nodes."""
 
     inside: float = 350e9  # NVLink 4
@@ -34,7 +34,7 @@ class Interconnect:
 
 
 def distributed(
-    alone: StepPrediction, trace: StepTrace, workers: int, sharding: str = "ddp", link: Interconnect | None = None
+    alone: StepPrediction, trace: StepTrace, workers: int, sharding: str = "ddp", link: WorkerLink | None = None
 ) -> StepPrediction:
     """The prediction for each of several workers, with the same batch on each.
 
@@ -52,7 +52,7 @@ def distributed(
         InputError: If the sharding is unknown.
     """
     require(sharding in SHARDINGS[1:], "--sharding", " or ".join(SHARDINGS[1:]), None, sharding)
-    link = link or Interconnect()
+    link = link or WorkerLink()
     gradients, parameters = trace.gradient_bytes / MB, trace.parameter_bytes / MB
     if sharding == "ddp":
         extra = {"gradients": gradients}  # buckets are filled from the gradients, and stay
@@ -92,7 +92,7 @@ def distributed(
     )
 
 
-def _slower(alone: StepPrediction, sent_mb: float, collectives: float, workers: int, link: Interconnect) -> float:
+def _slower(alone: StepPrediction, sent_mb: float, collectives: float, workers: int, link: WorkerLink) -> float:
     """How much longer a step takes: two thirds of it, the backward pass, hide communication; the rest is exposed."""
     seconds = 1.0 / alone.steps_per_s
     talking = sent_mb * MB / link.bytes_per_s(workers) + collectives * link.latency_s
@@ -105,7 +105,7 @@ def speeds(
     trace: StepTrace,
     sharding: str = "ddp",
     sizes: Sequence[int] = SIZES,
-    link: Interconnect | None = None,
+    link: WorkerLink | None = None,
 ) -> dict[int, float]:
     """Steps per second of all workers together, by their number: what an elastic policy begins with."""
     return {size: size * distributed(alone, trace, size, sharding, link).steps_per_s for size in sizes}
