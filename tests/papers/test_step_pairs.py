@@ -38,3 +38,12 @@ def test_the_trainings_of_pairs_span_utilization_and_families():
     assert utilization == sorted(utilization)
     assert utilization[-1] - utilization[0] > 75
     assert len({measured[name]["family"] for name in PAIRED}) == len(PAIRED)
+
+
+@pytest.mark.parametrize(("name", "sharing"), [("h200_step_pairs", "time-slicing"), ("h200_step_pairs_mps", "mps")])
+def test_at_least_120_pairs_were_measured(name, sharing):
+    about, rows = evaluation_set(name)
+    pairs = {tuple(row["pair"]) for row in rows if "pair" in row and "problem" not in row}
+    assert about["sharing"] == sharing
+    assert len(pairs) >= 120
+    assert {each for pair in pairs for each in pair} == {*PAIRED}
