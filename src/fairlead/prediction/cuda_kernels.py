@@ -25,6 +25,13 @@ def launches(name: str, args: Any, ins: list[Any]) -> int:
     return LAUNCHES.get(name, 1)
 
 
+def kernel_groups(name: str, args: Any) -> int:
+    """Groups of a convolution, or channels of a batch normalization; 0 for others."""
+    if name in ("convolution", "convolution_backward"):
+        return int(args[8 if name == "convolution" else 9])
+    return int(args[0].shape[1]) if name.startswith("native_batch_norm") else 0
+
+
 LAUNCHES = {
     "convolution_backward": 2,
     "native_layer_norm_backward": 2,

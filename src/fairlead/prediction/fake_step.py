@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from fairlead.core.errors import FairleadError
-from fairlead.prediction.cuda_kernels import launches, tensor_bytes, workspaces
+from fairlead.prediction.cuda_kernels import kernel_groups, launches, tensor_bytes, workspaces
 from fairlead.prediction.cuda_paths import CpuForCuda, as_on_cuda
 from fairlead.prediction.training_step import Training, TrainingStep
 
@@ -42,6 +42,7 @@ class Kernel(NamedTuple):
     elements: int  # of the largest output
     launches: int
     times: int = 1
+    groups: int = 0  # of a convolution; channels of a batch normalization
 
 
 @dataclass(frozen=True)
@@ -362,11 +363,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.events.append(("w", int(workspace)))
         self._add(name, flops, [*read], [*written], launches)
 
-    def _add(self, name: str, flops: float, ins: list[Any], outs: list[Any], launches: int) -> None:
+    def _add(self, name: str, flops: float, ins: list[Any], outs: list[Any], launches: int, groups: int = 0) -> None:
         reads = sum(map(tensor_bytes, outs)) if name in LOOKUPS else sum(map(tensor_bytes, ins))
         kind = str(outs[0].dtype if not ins else max(ins, key=tensor_bytes).dtype).removeprefix("torch.")
         elements = max((one.numel() for one in outs), default=0)
-        self.kernels[Kernel(self.phase, name, kind, float(flops), reads, sum(map(tensor_bytes, outs)), elements, launches)] += 1
+        written = sum(map(tensor_bytes, outs))
+        one = Kernel(self.phase, name, kind, float(flops), reads, written, elements, launches, groups=groups)
+        self.kernels[one] += 1
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.prim.device.default:
@@ -403,7 +406,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for size in workspaces(name, args, outs):
             self.events.append(("w", size))
         changed = outs or ins[: len(args[0]) if isinstance(args[0], list | tuple) else 1]
-        self._add(name, flops, ins, changed, launches(name, args, ins))
+        self._add(name, flops, ins, changed, launches(name, args, ins), kernel_groups(name, args))
         return found
 
     def _handle(self) -> None:
