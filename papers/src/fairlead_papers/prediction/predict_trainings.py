@@ -12,11 +12,13 @@ import argparse
 import fnmatch
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
+from torch import nn
 
 from fairlead.prediction.cuda_paths import built_untouched
 from fairlead.prediction.features import graph_features
@@ -61,6 +63,30 @@ def prediction_by_step(name: str) -> StepPrediction:
     return predict(made)
 
 
+class _OneInput(nn.Module):  # type: ignore[misc]
+    """A model as the exporter calls it, with all inputs in one list; it returns what the loss is computed from."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.model = training.model
+        self.names = [name for name in training.inputs if name != "labels"] if isinstance(training.inputs, Mapping) else None
+
+    def forward(self, values: Any) -> Any:
+        if self.names is not None:
+            found = self.model(**dict(zip(self.names, values)))
+        else:
+            found = self.model(*values) if isinstance(values, tuple | list) else self.model(values)
+        if hasattr(found, "logits"):
+            return found.logits
+        return next(iter(found.values())) if isinstance(found, Mapping) else found
+
+
+def _values(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return tuple(value for name, value in inputs.items() if name != "labels")
+    return inputs
+
+
 def prediction_by_graph(name: str) -> StepPrediction:
     """What the shipped predictor says of a training's graph. It has no interval.
 
@@ -70,7 +96,7 @@ def prediction_by_graph(name: str) -> StepPrediction:
     made = training_named(name, _SAMPLES)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        export_module(made.model, made.inputs, path)
+        export_module(_OneInput(made), _values(made.inputs), path)
         graph = load_graph_in_process(path)
     predictor = shipped_predictor()
     found = predictor.predict(graph_features(graph, batch_size_named(name)))
