@@ -33,7 +33,7 @@ DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShape
 class Kernel(NamedTuple):
     """An operator of one step, as it runs on the GPU; `times` operators are alike."""
 
-    phase: str  # forward, backward or update
+    phase: str  # forward, backward, recompute (of checkpointed activations) or update
     operator: str
     dtype: str
     flops: float
@@ -363,12 +363,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.events.append(("w", int(workspace)))
         self._add(name, flops, [*read], [*written], launches)
 
+    def _phase(self) -> str:
+        """Only a recomputed forward pass needs gradients of what it does within a backward pass."""
+        return "recompute" if self.phase == "backward" and torch.is_grad_enabled() else self.phase
+
     def _add(self, name: str, flops: float, ins: list[Any], outs: list[Any], launches: int, groups: int = 0) -> None:
         reads = sum(map(tensor_bytes, outs)) if name in LOOKUPS else sum(map(tensor_bytes, ins))
         kind = str(outs[0].dtype if not ins else max(ins, key=tensor_bytes).dtype).removeprefix("torch.")
         elements = max((one.numel() for one in outs), default=0)
         written = sum(map(tensor_bytes, outs))
-        one = Kernel(self.phase, name, kind, float(flops), reads, written, elements, launches, groups=groups)
+        one = Kernel(self._phase(), name, kind, float(flops), reads, written, elements, launches, groups=groups)
         self.kernels[one] += 1
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -394,7 +398,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = function.overloadpacket.__name__
         new = sum(self.note_tensor(one) for one in outs)
         if (new == 0 and not function._schema.is_mutable) or name in NO_KERNEL:
-            self.views[self.phase] += 1
+            self.views[self._phase()] += 1
             return found
         ins = [one for one in tree_leaves((args, named)) if isinstance(one, FakeTensor)]
         if not ins and not outs:

@@ -146,7 +146,7 @@ def step_features(trace: StepTrace, device: DeviceRates | str = "h200") -> dict[
         "workload_log": math.log10(total + 1e-9),
         "device_over_host": total / max(host, 1e-9),
         **{f"share_{name}": classes[name] / max(total, 1e-12) for name in names},
-        **{f"share_{name}": phases[name] / max(total, 1e-12) for name in ("forward", "backward", "update")},
+        **{f"share_{name}": phases[name] / max(total, 1e-12) for name in ("forward", "backward", "recompute", "update")},
     }
 
 
