@@ -118,18 +118,14 @@ class ColocationModel:
         slowdown, off, _ = self._interference.slower(busy, *held)
         margin = None
         if own:
-            above = self._above(busy, upper, held) - slowdown
-            most = np.hypot(*np.maximum(above, 0.0))  # with the utilization of each job at the upper end of its interval
+            above = [
+                self._interference.slower(mine, *held, others=theirs)[0] for mine, theirs in ((upper, busy), (busy, upper))
+            ]
+            most = np.hypot(*(np.maximum(each - slowdown, 0.0) for each in above))  # each at the upper end of its interval
             margin, off = most / slowdown, np.hypot(off, most / Z80)
         paired = np.where(fits, alone[:, None, :] / slowdown, 0.0) * (alone > 0)[None, :, :]
         usage = DeviceUsage(np.where(covered, busy / 100, 1.0), np.where(covered, memory, math.inf), margin)
         return paired, off / slowdown, usage
-
-    def _above(self, busy: Floats, upper: Floats, held: tuple[Floats, Floats]) -> Floats:
-        """The slowdowns where only the job itself, and where only the other one, has its upper utilization."""
-        size, twice = len(busy), (np.tile(each, 2) for each in held)
-        slowdown = self._interference.slower(np.concatenate((busy, upper)), *twice)[0]
-        return np.stack((slowdown[size:, :size], slowdown[:size, size:]))
 
     def coverage_gaps(self, kinds: Iterable[str], types: Sequence[AcceleratorType]) -> str:
         """Why some or all jobs of these kinds on these types are not co-located for want of predictions; empty: no gap."""

@@ -245,10 +245,13 @@ class InterferenceModel:
     def fitted(cls, predictor: Predictor, sharing: str) -> InterferenceModel:
         return cls(predictor.slowdown[sharing], predictor.at_once.get(sharing))
 
-    def slower(self, busy: Floats, held: Floats, kernel_s: Floats) -> tuple[Floats, Floats, Bools]:
+    def slower(
+        self, busy: Floats, held: Floats, kernel_s: Floats, others: Floats | None = None
+    ) -> tuple[Floats, Floats, Bools]:
         """The slowdown of each job co-located with each other job, its standard deviation, and whether `finer` was used.
-        `busy` is in percent, jobs × types; `held` (percent) and `kernel_s` are by job, NaN if unknown."""
-        own, other = np.broadcast_arrays(busy[:, None], busy[None, :])
+        `busy` is in percent, jobs × types; `held` (percent) and `kernel_s` are by job, NaN if unknown. `others` is the
+        utilization of a job as the other one, if it differs from `busy`."""
+        own, other = np.broadcast_arrays(busy[:, None], (busy if others is None else others)[None, :])
         slower, off = self.plain.of(own, other), self.plain.spread(own, other)
         known = np.isfinite(held) & np.isfinite(kernel_s)
         both = (known[:, None] & known[None, :])[:, :, None]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated_agents import Scene
 
+from fairlead.api.connection import ClusterConnection
 from fairlead.cli.job_info import prediction_facts
 from fairlead.config import Part, SchedulerConfig
 from fairlead.config.schedulers import parse_part
@@ -272,3 +273,17 @@ def test_the_members_of_an_array_share_the_prediction():
     spec = TaskSpec.model_validate({"run": "true", "array": 3, "prediction": H200})
     jobs = [spec.job(member.job_name, "ann", (), member) for member in spec.members("1") if member]
     assert {job.prediction for job in jobs} == {job_of().prediction}
+
+
+def test_python_submits_what_predict_returns():
+    sent: list[Any] = []
+
+    class Client:
+        def submit(self, tasks: list[Any]) -> list[dict[str, Any]]:
+            sent.extend(tasks)
+            return [{"name": "a", "number": 0}]
+
+    cluster = ClusterConnection(Client())  # type: ignore[arg-type]
+    cluster.submit("python train.py", prediction=StepPrediction.from_data(H200))
+    cluster.submit_array({"run": "true", "prediction": H200}, array=1)
+    assert [parse_task(task, "sent").job("a", "ann").prediction for task in sent] == [job_of().prediction] * 2
