@@ -53,7 +53,7 @@ def test_precision_is_that_of_autocast_on_a_gpu():
     model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Softplus(), nn.Dropout(0.1), nn.Linear(64, 8))
     trace = trace_step(Training(model, torch.empty(32, 64), torch.zeros(32, dtype=torch.int64)))
     assert dtypes(trace, "addmm") == {"bfloat16"}
-    assert dtypes(trace, "native_layer_norm") == dtypes(trace, "softplus") == dtypes(trace, "_log_softmax") == {"float32"}
+    assert dtypes(trace, "native_layer_norm") == dtypes(trace, "softplus") == {"float32"}
     assert "native_dropout" in operators(trace)
     casts = [one for one in trace.kernels if one.operator == "_to_copy" and one.phase == "forward" and one.elements == 64 * 64]
     assert sum(one.times for one in casts) == 1, "a weight is cast once"
@@ -205,6 +205,36 @@ def test_workers_share_memory_by_their_sharding():
     assert "8: " in copies.notes[-1]
     with pytest.raises(FairleadError, match="ddp or fsdp"):
         predict(training, workers=2, sharding="none")
+
+
+def test_cross_entropy_is_in_the_type_of_its_input_as_on_a_gpu():
+    trace = trace_step(perceptron(64, 8))
+    assert dtypes(trace, "_log_softmax") == {"bfloat16"}, "cross_entropy passes its input's type on"
+    assert dtypes(trace, "nll_loss_forward") == {"float32"}
+
+
+def test_attention_with_a_learned_mask_is_not_fused():
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(16, 16))
+
+        def forward(self, values: Any) -> Any:
+            return nn.functional.scaled_dot_product_attention(values, values, values, self.bias)
+
+    trace = trace_step(Training(Biased(), torch.empty(2, 4, 16, 32), loss=lambda found, _: found.sum()))
+    assert "bmm" in operators(trace)
+
+
+def test_checks_of_masks_pass():
+    class Masked(nn.Linear):
+        def forward(self, values: Any) -> Any:
+            if not (values == 0).all() or (values > 1).any():
+                raise ValueError("never")
+            return super().forward(values)
+
+    found = predict(Training(Masked(8, 4), torch.empty(16, 8), torch.zeros(16, dtype=torch.int64)))
+    assert len(found.notes) == 2
 
 
 def test_nonzero_takes_the_most_that_it_can():

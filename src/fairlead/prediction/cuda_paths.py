@@ -3,6 +3,7 @@ dropout, cuDNN's recurrent nets, foreach optimizers. PyTorch's dispatch tables a
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,9 +23,10 @@ IN_FP32 = """
     smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
     multi_margin_loss binary_cross_entropy_with_logits dist cdist renorm logsumexp frobenius_norm nuclear_norm norm
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
-    upsample_bicubic2d"""
+    upsample_bicubic2d _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d pdist rms_norm"""
 OUT_FP32 = "softmax log_softmax sum prod cumsum cumprod linalg_vector_norm linalg_matrix_norm"
-IN_LOW = "prelu addmv mv addr"
+IN_LOW = "prelu addmv mv addr einsum chain_matmul linalg_multi_dot gru_cell lstm_cell rnn_tanh_cell rnn_relu_cell"
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 SMALL_ENOUGH_TO_SET = 4096  # elements: values of smaller tensors may decide how a model is built
 LARGEST_PROMISED = 2**28  # elements
@@ -127,23 +129,30 @@ def as_on_cuda(note_kernel: Callable[..., None]) -> Iterator[None]:
             stack.enter_context(patch.object(place, "_foreach_supported_types", kinds, create=True))
         stack.enter_context(patch.object(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *_: True))
         stack.enter_context(patch.object(foreach, "_has_foreach_support", lambda *_: True))
+        for name, module in list(sys.modules.items()):  # on real tensors, masks that hide nothing are left out
+            if name.startswith("transformers.") and callable(getattr(module, "is_tracing", None)):
+                stack.enter_context(patch.object(module, "is_tracing", lambda *_: False))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         yield
 
 
 def _register(library: Any, note_kernel: Callable[..., None]) -> None:
-    for names, cast in ((IN_FP32, _in_fp32), (OUT_FP32, _out_fp32), (IN_LOW, _in_low), (WIDEST, _widest)):
-        for name in names.split():
-            packet = getattr(aten, name, None)
-            for overload in () if packet is None else packet.overloads():
-                operator = getattr(packet, overload)
-                if overload != "out" and not overload.endswith("_out") and "Dimname" not in str(operator._schema):
-                    spelled = name if overload == "default" else f"{name}.{overload}"
-                    library.impl(spelled, cast(operator), "AutocastCPU", allow_override=True)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    casts = {name: cast for names, cast in _CASTS for name in names.split()}
+    for spelled in [one for one in torch._C._dispatch_get_all_op_names() if one.startswith("aten::")]:
+        name, _, overload = spelled.removeprefix("aten::").partition(".")
+        if has(spelled, "AutocastCUDA"):
+            if name in casts:
+                operator = getattr(getattr(aten, name), overload or "default")
+                library.impl(spelled.removeprefix("aten::"), casts[name](operator), "AutocastCPU", allow_override=True)
+        elif has(spelled, "AutocastCPU"):  # not on CUDA
+            library.impl(spelled.removeprefix("aten::"), torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)
     library.impl("dropout", _dropout, "AutogradCPU")
     library.impl("linear", _linear, "AutogradCPU")
     library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    for name in ("softmax", "log_softmax"):
+        library.impl(f"{name}.int", _softmax(name, note_kernel), "AutogradCPU")
     for kind in GATES:
         library.impl(f"{kind}.input", _recurrent(kind, note_kernel), "AutogradCPU")
 
@@ -209,6 +218,9 @@ def _widest(operator: Any) -> Callable[..., Any]:
     return kernel
 
 
+_CASTS = ((IN_FP32, _in_fp32), (OUT_FP32, _out_fp32), (IN_LOW, _in_low), (WIDEST, _widest))
+
+
 # Operators that CUDA does in another way than the CPU
 
 
@@ -227,6 +239,35 @@ def _linear(values: Any, weight: Any, bias: Any = None) -> Any:
     return product if bias is None else product.add_(bias)
 
 
+def _softmax(name: str, note_kernel: Callable[..., None]) -> Callable[..., Any]:
+    """From fp16 to fp32 in one kernel, without a copy in fp32; so is the way back."""
+    plain = getattr(aten, f"_{name}")
+
+    def kernel(values: Any, dim: int, dtype: Any = None) -> Any:
+        if dtype == torch.float32 and values.dtype == torch.float16:
+            return _WideSoftmax.apply(values, name, note_kernel)
+        return plain(values if dtype is None else values.to(dtype), dim, False)
+
+    return kernel
+
+
+class _WideSoftmax(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, values: Any, name: str, note_kernel: Callable[..., None]) -> Any:
+        found = values.new_empty(values.shape, dtype=torch.float32)
+        note_kernel(f"_{name}", 0.0, (values,), (found,))
+        ctx.save_for_backward(found)
+        ctx.about = (name, values.dtype, note_kernel)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (found,), (name, kind, note_kernel) = ctx.saved_tensors, ctx.about
+        made = found.new_empty(found.shape, dtype=kind)
+        note_kernel(f"_{name}_backward_data", 0.0, (gradient, found), (made,))
+        return made, None, None
+
+
 def _attention(
     query: Any,
     key: Any,
@@ -239,17 +280,17 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:
     """Flash attention in bf16 and fp16, the memory-efficient one in fp32 or with a mask."""
-    if query.dim() != 4 or key.shape[-1] > 256:
+    low, width, groups = query.dtype in LOW, value.shape[-1], query.shape[1] // key.shape[1] if query.dim() == 4 else 1
+    learned = mask is not None and mask.requires_grad  # no fused kernel gives a mask its gradient
+    if query.dim() != 4 or key.shape[-1] > 256 or learned or (groups > 1 and enable_gqa and not low):
         return aten._scaled_dot_product_attention_math(
             query, key, value, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa
         )[0]
-    low, width = query.dtype in LOW, value.shape[-1]
     if mask is None and low and query.shape[-1] == width:
         scale = scale or query.shape[-1] ** -0.5
         query, key, value = (_padded(one, 8) for one in (query, key, value))
         found = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, scale=scale)[0]
         return found[..., :width] if found.shape[-1] != width else found
-    groups = query.shape[1] // key.shape[1]
     if groups > 1 and enable_gqa:
         key, value = (one.repeat_interleave(groups, 1) for one in (key, value))
     if mask is not None:

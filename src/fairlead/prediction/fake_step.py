@@ -306,6 +306,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.made, self.phase = 0, "setup"
         self.handles: set[str] = set()
         self.notes: set[str] = set()
+        self.checked: Any = None  # the last all() or any()
 
     def begin(self, training: Training) -> None:
         """Record parameters, buffers and the batch, which exist before the first step."""
@@ -379,12 +380,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if function is torch.ops.prim.device.default:
             return CPU
         named = kwargs or {}
-        if (
-            function is torch.ops.aten._local_scalar_dense.default
-            and self.phase == "update"
-            and isinstance(args[0], FakeTensor)
-        ):
-            return 1.0  # some optimizers read norms; no tensor depends on the value
+        if function is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            if self.phase == "update":
+                return 1.0  # some optimizers read norms; no tensor depends on the value
+            if self.checked is not None and args[0].untyped_storage()._cdata == self.checked[1].untyped_storage()._cdata:
+                name, value = self.checked[0], self.checked[0] == "all"
+                self.notes.add(f"{name}() was taken to be {str(value).lower()}, as of a mask that hides nothing")
+                return value
         if function is torch.ops.aten.nonzero.default and isinstance(args[0], FakeTensor):
             self.notes.add("nonzero: all elements were taken to be nonzero, the most memory that it can need")
             found = args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
@@ -392,6 +394,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             found = self.operators.run(function, args, named)
         if function.namespace == "prim":
             return found
+        if function is torch.ops.aten.all.default or function is torch.ops.aten.any.default:
+            self.checked = (function.overloadpacket.__name__, found)
         outs = [one for one in (found if isinstance(found, list | tuple) else (found,)) if isinstance(one, FakeTensor)]
         if not outs and not function._schema.is_mutable:
             return found
