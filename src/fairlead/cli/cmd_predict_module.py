@@ -28,6 +28,9 @@ def module(
     max_batch: bool = typer.Option(False, "--max-batch", help="Find the largest batch size that fits."),
     workers: int = typer.Option(1, min=1, max=65536, help="Data-parallel workers, one GPU each."),
     sharding: str | None = typer.Option(None, help="ddp or fsdp. [default: ddp with several workers]"),
+    host_launch_us: float | None = typer.Option(
+        None, min=0.1, max=1e6, help="Microseconds of a kernel launch on the host, from `fairlead profile host`."
+    ),
     trial: bool = typer.Option(False, "--trial", help="Train briefly on this machine's GPU instead."),
     json: JsonOption = False,
 ) -> None:
@@ -60,7 +63,7 @@ def module(
         batch, found = _torch_module("predict_step").largest_batch(partial(_training, spelled, changes), device, batch or 8)
     else:
         several = (workers, sharding or "ddp")
-        found = _torch_module("predict_step").predict(_training(spelled, changes, batch), device, *several)
+        found = _torch_module("predict_step").predict(_training(spelled, changes, batch), device, *several, host_launch_us)
     _show(found, rates.memory_mb, batch, json)
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.cuda_allocator import memory_use
 from fairlead.prediction.distributed_step import distributed, speeds
-from fairlead.prediction.step_features import DeviceRates, device_rates, roofline, step_features
+from fairlead.prediction.step_features import DeviceRates, device_rates, device_terms, host_terms, totals
 from fairlead.prediction.step_prediction import StepPrediction
+from fairlead.prediction.step_predictor import shipped_speed_model
 from fairlead.prediction.training_step import Training
 
 if TYPE_CHECKING:
@@ -21,7 +22,13 @@ MARGIN = 1.07  # of the announced memory over the reserved
 LARGEST_BATCH = 2**28
 
 
-def predict(training: Training, device: str = "h200", workers: int = 1, sharding: str = "ddp") -> StepPrediction:
+def predict(
+    training: Training,
+    device: str = "h200",
+    workers: int = 1,
+    sharding: str = "ddp",
+    host_launch_us: float | None = None,
+) -> StepPrediction:
     """Predict memory, utilization and speed of a training, without a GPU.
 
     One training step runs on fake tensors on this machine's CPU. It takes seconds and next to no memory.
@@ -31,6 +38,8 @@ def predict(training: Training, device: str = "h200", workers: int = 1, sharding
         device: The GPU, as "h200".
         workers: Data-parallel workers, one GPU each, with this batch on each of them.
         sharding: Of several workers: "ddp" or "fsdp".
+        host_launch_us: Microseconds of a kernel launch on the host, as `fairlead profile host` measures it. Default: that of
+            the host on which the model of speed was fitted.
 
     Returns:
         The prediction for each worker, alone on its GPU.
@@ -41,7 +50,7 @@ def predict(training: Training, device: str = "h200", workers: int = 1, sharding
     from fairlead.prediction.fake_step import trace_step  # needs PyTorch
 
     trace = trace_step(training)
-    alone = step_prediction_of(trace, device_rates(device))
+    alone = step_prediction_of(trace, device_rates(device), host_launch_us)
     if workers == 1:
         return alone
     by_size = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds(alone, trace, sharding).items())
@@ -49,10 +58,10 @@ def predict(training: Training, device: str = "h200", workers: int = 1, sharding
     return replace(found, notes=(*found.notes, f"steps per second times workers, by the number of workers: {by_size}"))
 
 
-def step_prediction_of(trace: StepTrace, device: DeviceRates) -> StepPrediction:
+def step_prediction_of(trace: StepTrace, device: DeviceRates, host_launch_us: float | None = None) -> StepPrediction:
     """The prediction from a trace."""
-    memory, features = memory_use(trace), step_features(trace, device)
-    speed = roofline(features)
+    memory, (kernels, flops, moved) = memory_use(trace), totals(trace)
+    speed = shipped_speed_model().estimate(device_terms(trace, device), host_terms(trace), kernels, host_launch_us)
     return StepPrediction(
         device=device.name,
         allocated_mb=memory.allocated_mb,
@@ -66,10 +75,10 @@ def step_prediction_of(trace: StepTrace, device: DeviceRates) -> StepPrediction:
         steps_per_s=speed.steps_per_s[1],
         steps_per_s_low=speed.steps_per_s[0],
         steps_per_s_high=speed.steps_per_s[2],
-        kernel_s=features["mean_kernel_s"],
-        kernels=int(features["kernels"]),
-        flops=features["flops"],
-        bytes=features["bytes"],
+        kernel_s=speed.kernel_s,
+        kernels=int(kernels),
+        flops=flops,
+        bytes=moved,
         notes=trace.notes,
     )
 

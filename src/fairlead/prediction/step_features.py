@@ -1,11 +1,9 @@
-"""What a training step costs, from its trace: a roofline for each kernel, the launches of the host, and their shares. Learners
-take these features; until one is fitted for a device, `roofline` predicts from them alone."""
+"""What a training step costs, from its trace: seconds by kind of work, on the device by a roofline and on the host by its
+launches. A fitted model (`step_predictor`) weighs these terms; a weight of 1 is what the device's rates alone would say."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,14 +31,16 @@ DEVICES = {
     "h100": DeviceRates("NVIDIA H100", 81_559, 2.8e12, 700e12, 350e12, 48e12, 132),
     "a100": DeviceRates("NVIDIA A100", 81_920, 1.7e12, 260e12, 125e12, 18e12, 108),
 }
-SHORTEST_S = 2.2e-6  # of any kernel on the device
-OPERATOR_S, LAUNCH_S, VIEW_S, MODULE_S = 7e-6, 3.5e-6, 2.5e-6, 6e-6  # of the host: dispatch, each kernel, views, module calls
-BACKWARD_OPERATOR_S = 5e-6  # no Python there
+LAUNCH_S, GROUP_S, RECURRENCE_S = 1e-6, 3e-6, 1e-5  # of the device: a kernel, a group of a convolution, a step of a cell
+HOST_S = 1e-5  # of the host: an operator, a launch, a view, a call of a module
+TILE = 128 * 128  # elements of a matrix product that one multiprocessor computes at a time
+DEPTHWISE = 130  # multiply-adds for each element of a convolution; with more, a group has several channels
 CLASSES = {
     "matmul": ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "_grouped_mm", "_addmm_activation", "dot"),
     "convolution": ("convolution", "convolution_backward"),
     "attention": ("_scaled_dot_product", "_flash_attention", "_efficient_attention"),
-    "normalization": ("native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm", "_native_batch_norm"),
+    "batch_norm": ("native_batch_norm", "_native_batch_norm"),
+    "normalization": ("native_layer_norm", "native_group_norm", "_fused_rms_norm"),
     "recurrent": ("cudnn_rnn",),
     "lookup": ("embedding", "_embedding_bag", "index", "gather", "scatter", "nll_loss"),
     "copy": ("_to_copy", "clone", "copy_", "cat", "stack", "constant_pad_nd"),
@@ -67,105 +67,64 @@ def operator_class(operator: str) -> str:
     return "elementwise"
 
 
-def kernel_seconds(kernel: Kernel, device: DeviceRates) -> float:
-    """Seconds of one operator on the device: the larger of arithmetic and memory traffic, and never less than a launch."""
-    kind = operator_class(kernel.operator)
-    if kernel.dtype in ("bfloat16", "float16"):
-        rate = device.low_flops
-    else:
-        rate = device.tf32_flops if kind in ("convolution", "recurrent") else device.fp32_flops
-    # A small output does not fill the multiprocessors: tiles of 128 × 128 elements.
-    tiles = kernel.elements / 16384
-    filled = min(1.0, tiles / device.multiprocessors) if kind in ("matmul", "convolution") else 1.0
-    arithmetic = kernel.flops / (rate * max(filled, 0.05))
-    traffic = (kernel.read + kernel.written) / device.bytes_per_s
-    return max(arithmetic, traffic, SHORTEST_S * kernel.launches)
-
-
-def host_s(kernels: Iterable[Kernel], views: Mapping[str, int], modules: int) -> float:
-    """Seconds that the host needs to launch one step."""
-    total = MODULE_S * modules
-    for one in kernels:
-        each = BACKWARD_OPERATOR_S if one.phase == "backward" else OPERATOR_S
-        total += one.times * (each + LAUNCH_S * one.launches)
-    return total + VIEW_S * sum(views.values())
-
-
-def step_features(trace: StepTrace, device: DeviceRates | str = "h200") -> dict[str, float]:
-    """Return what learners take, by name.
-
-    Args:
-        trace: The trace of a step.
-        device: The GPU, or its short name.
-
-    Returns:
-        Seconds on the device and on the host, kernels, arithmetic, bytes, and shares of the device's time.
-    """
-    device = device_rates(device) if isinstance(device, str) else device
-    classes: dict[str, float] = defaultdict(float)
-    phases: dict[str, float] = defaultdict(float)
-    flops: dict[str, float] = defaultdict(float)
-    longest = filled = bytes_ = launched = operators = short = 0.0
+def device_terms(trace: StepTrace, device: DeviceRates) -> dict[str, float]:
+    """Seconds of a step on the device, by kind of work."""
+    terms: dict[str, float] = defaultdict(float)
     for one in trace.kernels:
-        each = kernel_seconds(one, device)
-        seconds = each * one.times
-        kind = operator_class(one.operator)
-        classes["optimizer" if one.phase == "update" else kind] += seconds
-        phases[one.phase] += seconds
-        flops["low" if one.dtype in ("bfloat16", "float16") else "fp32"] += one.flops * one.times
-        bytes_ += (one.read + one.written) * one.times
-        launched += one.launches * one.times
-        operators += one.times
-        short += one.launches * one.times * (each / one.launches < 1e-5)
-        longest = max(longest, each / one.launches)
-        filled += seconds * min(1.0, one.elements / (2048 * device.multiprocessors))
-    total = sum(classes.values())
-    host = host_s(trace.kernels, trace.views, trace.modules)
-    update = [one for one in trace.kernels if one.phase == "update"]
-    names = (*CLASSES, "elementwise", "optimizer")
-    return {
-        "device_s": total,
-        "host_s": host,
-        "kernels": launched,
-        "operators": operators,
-        "views": float(sum(trace.views.values())),
-        "modules": float(trace.modules),
-        "flops": sum(flops.values()),
-        "flops_low": flops["low"],
-        "flops_fp32": flops["fp32"],
-        "bytes": bytes_,
-        "intensity": sum(flops.values()) / max(bytes_, 1.0),
-        "mean_kernel_s": total / max(launched, 1.0),
-        "longest_kernel_s": longest,
-        "short_kernels": short / max(launched, 1.0),
-        "filled": filled / max(total, 1e-12),
-        "optimizer_launches": float(sum(one.launches * one.times for one in update)),
-        "parameters": float(trace.parameters),
-        "trainable": float(trace.trainable),
-        "tensors": float(trace.tensors),
-        "workload_log": math.log10(total + 1e-9),
-        "device_over_host": total / max(host, 1e-9),
-        **{f"share_{name}": classes[name] / max(total, 1e-12) for name in names},
-        **{f"share_{name}": phases[name] / max(total, 1e-12) for name in ("forward", "backward", "recompute", "update")},
-    }
+        terms["launches"] += LAUNCH_S * one.launches * one.times
+        for name, seconds in _kernel_terms(one, device):
+            terms[name] += seconds * one.times
+    return dict(terms)
 
 
-@dataclass(frozen=True)
-class SpeedEstimate:
-    """Speed and use of the GPU, each with an interval that covers about 80 %."""
+def _kernel_terms(one: Kernel, device: DeviceRates) -> list[tuple[str, float]]:
+    kind, low = operator_class(one.operator), one.dtype in ("bfloat16", "float16")
+    dtype, rate = ("low", device.low_flops) if low else ("fp32", device.fp32_flops)
+    traffic = (one.read + one.written) / device.bytes_per_s
+    if kind == "matmul":
+        filled = min(1.0, max(one.elements / TILE / device.multiprocessors, 0.05))
+        return [(f"matmul_{dtype}", one.flops / rate / filled**0.5), ("matmul_bytes", traffic)]
+    if kind == "attention":
+        return [(f"attention_{dtype}", one.flops / rate), ("attention_bytes", traffic)]
+    rate = device.low_flops if low else device.tf32_flops
+    if kind == "convolution" and one.groups <= 1:
+        return [(f"convolution_{dtype}", one.flops / rate), (f"convolution_bytes_{dtype}", traffic)]
+    if kind == "convolution":
+        passes = 1 if one.operator == "convolution" else 2
+        if one.flops <= 2 * passes * DEPTHWISE * max(one.elements, 1):
+            return [
+                (f"depthwise_bytes_{dtype}", traffic),
+                (f"depthwise_{one.phase}", one.flops / (device.fp32_flops / 10)),
+            ]
+        work = (f"grouped_{dtype}", one.flops / (rate / 10))
+        return [work, (f"grouped_bytes_{dtype}", traffic), ("groups", GROUP_S * one.launches * one.groups)]
+    if kind == "batch_norm":  # a channel is one multiprocessor's
+        return [(f"batch_norm_{dtype}", traffic / min(1.0, max(one.groups, 1) / device.multiprocessors))]
+    if kind == "recurrent":
+        work = (f"recurrent_{dtype}", one.flops / rate)
+        return [work, ("recurrent_bytes", traffic), ("recurrence", RECURRENCE_S * one.launches)]
+    return [("update_bytes" if one.phase == "update" else f"{kind}_bytes", traffic)]
 
-    steps_per_s: tuple[float, float, float]  # low, middle, high
-    utilization: tuple[float, float, float]  # percent
-    multiprocessors: float | None = None
+
+def host_terms(trace: StepTrace) -> dict[str, float]:
+    """Seconds of a step on the host, by what it does."""
+    terms: dict[str, float] = defaultdict(float)
+    by_phase: dict[str, int] = defaultdict(int)
+    for one in trace.kernels:
+        by_phase[one.phase] += one.times
+        terms[f"operators_{one.phase}"] += HOST_S * one.times
+        terms["launches"] += HOST_S * one.launches * one.times
+    for phase, count in trace.views.items():
+        terms[f"views_{phase}"] += HOST_S * count
+    again = by_phase["recompute"] / max(by_phase["forward"], 1)
+    terms["modules"] += HOST_S * trace.modules * (1 + again)
+    terms["tensors"] += 0.1 * HOST_S * trace.tensors
+    terms["step"] += 10 * HOST_S
+    return dict(terms)
 
 
-def roofline(features: Mapping[str, float]) -> SpeedEstimate:
-    """The estimate without a learner: the slower of device and host, with a wide interval."""
-    device, host = features["device_s"], features["host_s"]
-    step = max(device, host) + 0.1 * min(device, host)
-    used = min(100.0, 100.0 * device / step)
-    return SpeedEstimate(
-        (0.5 / step, 1.0 / step, 1.8 / step),
-        (0.6 * used, used, min(100.0, 1.5 * used)),
-        min(100.0, used * features["filled"]),
-    )
+def totals(trace: StepTrace) -> tuple[float, float, float]:
+    """Kernels, floating-point operations and bytes of a step."""
+    kernels = sum(one.launches * one.times for one in trace.kernels)
+    flops = sum(one.flops * one.times for one in trace.kernels)
+    return float(kernels), flops, float(sum((one.read + one.written) * one.times for one in trace.kernels))
