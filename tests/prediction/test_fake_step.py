@@ -231,10 +231,10 @@ def test_checks_of_masks_pass():
         def forward(self, values: Any) -> Any:
             if not (values == 0).all() or (values > 1).any():
                 raise ValueError("never")
-            return super().forward(values)
+            return values if torch.rand([]) < 0.1 else super().forward(values)
 
     found = predict(Training(Masked(8, 4), torch.empty(16, 8), torch.zeros(16, dtype=torch.int64)))
-    assert len(found.notes) == 2
+    assert len(found.notes) == 3
 
 
 def test_nonzero_takes_the_most_that_it_can():

@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+CUBLAS_WORKSPACE = 32 * 2**20  # of Hopper, for each handle; the backward pass has a thread and a handle of its own
+MATMULS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation"}
+LOOKUPS = {"embedding", "index_select", "gather", "index", "_embedding_bag", "slice_backward", "select_backward"}
+
 
 def tensor_bytes(tensor: Any) -> int:
     """Bytes that a kernel moves for a tensor; repeated elements once."""

@@ -18,15 +18,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from fairlead.core.errors import FairleadError
+from fairlead.prediction import cuda_kernels
 from fairlead.prediction.cuda_kernels import kernel_groups, launches, tensor_bytes, workspaces
 from fairlead.prediction.cuda_paths import CpuForCuda, as_on_cuda
 from fairlead.prediction.training_step import Training, TrainingStep
 
 CPU = torch.device("cpu")
-CUBLAS_WORKSPACE = 32 * 2**20  # of Hopper, for each handle; the backward pass has a thread and a handle of its own
-MATMULS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation"}
 NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_", "set_", "resize_"}
-LOOKUPS = {"embedding", "index_select", "gather", "index", "_embedding_bag", "slice_backward", "select_backward"}
+CHECKS = {torch.ops.aten.all.default: "all()", torch.ops.aten.any.default: "any()", torch.ops.aten.rand.default: "rand() < p"}
 DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
@@ -85,8 +84,8 @@ def trace_step(training: Training, steps: int = 1) -> StepTrace:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     recorder, notes = Recorder(FakeOperators(mode)), _notes(training.model)
     with _as_fake(training, mode) as faked, as_on_cuda(recorder.note_kernel), CpuForCuda():
-        recorder.begin(faked)
         try:
+            recorder.begin(faked)
             step = _RecordedStep(faked, recorder)
             for _ in range(steps):
                 recorder.begin_step()
@@ -248,7 +247,11 @@ class FakeOperators:
             given = {one.untyped_storage()._cdata for one in tree_leaves((args, named)) if isinstance(one, FakeTensor)}
             fresh = len({*storages}) == len(storages) and given.isdisjoint(storages) and bool(storages)
             alike = all(isinstance(one, FakeTensor | int | float | None) for one in plain)
-            self.kept[key] = (type(found), [_described(one) for one in plain]) if fresh and alike else None
+            self.kept[key] = (
+                (type(found), [_key((one,))[0] if isinstance(one, FakeTensor) else one for one in plain])
+                if fresh and alike
+                else None
+            )
             return found
         if self.kept[key] is None:
             return function(*args, **named)
@@ -256,7 +259,7 @@ class FakeOperators:
         made = [self._made(*one) if isinstance(one, tuple) else one for one in described]
         return kind(made) if kind in (tuple, list) else made[0]
 
-    def _made(self, shape: Any, stride: Any, dtype: Any, size: int) -> Any:
+    def _made(self, shape: Any, stride: Any, dtype: Any) -> Any:
         with torch._C._DisableTorchDispatch():
             inner = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         return FakeTensor(self.mode, inner, CPU)
@@ -267,12 +270,12 @@ class FakeOperators:
         return FakeTensor(self.mode, found, CPU) if isinstance(found, torch.Tensor) else found
 
 
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
 class _NotFakeError(Exception):
     """An argument is a real tensor, or cannot be part of a key."""
-
-
-def _described(value: Any) -> Any:
-    return (value.shape, value.stride(), value.dtype, 0) if isinstance(value, FakeTensor) else value
 
 
 def _key(values: Any) -> tuple[Any, ...]:
@@ -298,14 +301,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.setup: list[tuple[Any, ...]] = []
         self.steps: list[list[tuple[Any, ...]]] = []
         self.events = self.setup
-        self.kernels: Counter[Kernel] = Counter()
-        self.views: Counter[str] = Counter()
+        self.kernels, self.views = Counter[Kernel](), Counter[str]()
         self.categories: dict[int, str] = {}
         self.alive: dict[int, int] = {}  # storage -> tensor number
         self.begun: dict[int, str] = {}  # the phase in which a tensor was made
         self.made, self.phase = 0, "setup"
-        self.handles: set[str] = set()
-        self.notes: set[str] = set()
+        self.handles, self.notes = set[str](), set[str]()
         self.checked: Any = None  # the last all() or any()
 
     def begin(self, training: Training) -> None:
@@ -322,7 +323,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """A step comes next."""
         self.steps.append([])
         self.events = self.steps[-1]
-        self.kernels, self.views = Counter(), Counter()
+        self.kernels, self.views = Counter[Kernel](), Counter[str]()
 
     def begin_update(self, gradients: list[Any]) -> None:
         """The optimizer comes next; these are the gradients."""
@@ -369,7 +370,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return "recompute" if self.phase == "backward" and torch.is_grad_enabled() else self.phase
 
     def _add(self, name: str, flops: float, ins: list[Any], outs: list[Any], launches: int, groups: int = 0) -> None:
-        reads = sum(map(tensor_bytes, outs)) if name in LOOKUPS else sum(map(tensor_bytes, ins))
+        reads = sum(map(tensor_bytes, outs)) if name in cuda_kernels.LOOKUPS else sum(map(tensor_bytes, ins))
         kind = str(outs[0].dtype if not ins else max(ins, key=tensor_bytes).dtype).removeprefix("torch.")
         elements = max((one.numel() for one in outs), default=0)
         written = sum(map(tensor_bytes, outs))
@@ -383,10 +384,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if function is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             if self.phase == "update":
                 return 1.0  # some optimizers read norms; no tensor depends on the value
-            if self.checked is not None and args[0].untyped_storage()._cdata == self.checked[1].untyped_storage()._cdata:
-                name, value = self.checked[0], self.checked[0] == "all"
-                self.notes.add(f"{name}() was taken to be {str(value).lower()}, as of a mask that hides nothing")
-                return value
+            if self.checked is not None and _same(args[0], self.checked[1]):
+                self.notes.add(f"{self.checked[0]} was taken to be {str(self.checked[0] == 'all()').lower()}")
+                return self.checked[0] == "all()"
         if function is torch.ops.aten.nonzero.default and isinstance(args[0], FakeTensor):
             self.notes.add("nonzero: all elements were taken to be nonzero, the most memory that it can need")
             found = args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
@@ -394,8 +394,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             found = self.operators.run(function, args, named)
         if function.namespace == "prim":
             return found
-        if function is torch.ops.aten.all.default or function is torch.ops.aten.any.default:
-            self.checked = (function.overloadpacket.__name__, found)
+        if function in CHECKS:  # masks that hide nothing, layers that are dropped at random
+            self.checked = (CHECKS[function], found)
+        elif self.checked is not None and function is torch.ops.aten.lt.Scalar and _same(args[0], self.checked[1]):
+            self.checked = (self.checked[0], found)
         outs = [one for one in (found if isinstance(found, list | tuple) else (found,)) if isinstance(one, FakeTensor)]
         if not outs and not function._schema.is_mutable:
             return found
@@ -407,7 +409,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         ins = [one for one in tree_leaves((args, named)) if isinstance(one, FakeTensor)]
         if not ins and not outs:
             return found
-        if name in MATMULS:
+        if name in cuda_kernels.MATMULS:
             self._handle()
         count = flop_registry.get(function.overloadpacket)
         flops = count(*args, **named, out_val=found) if count is not None else 0
@@ -424,7 +426,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.handles.add(thread)
             self.made += 1
             self.categories[self.made] = "workspace"
-            self.events.append(("a", self.made, CUBLAS_WORKSPACE))
+            self.events.append(("a", self.made, cuda_kernels.CUBLAS_WORKSPACE))
 
 
 def _explained(problem: Exception) -> FairleadError:
