@@ -100,3 +100,8 @@ def test_the_command_prints_the_run_of_a_seed(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert "control plane A: starts (1)" in printed
     assert "seed 3: all rules hold" in printed
+
+
+def test_an_idle_control_plane_that_lost_its_session_counts_as_active():
+    """It takes the lock again with its next write, and has none when all jobs have ended."""
+    assert run_scenario(2401).violation == ""

@@ -66,6 +66,11 @@ class SimulatedControlPlane:
         holder = self._server.holder()
         return self.plane is not None and self.runs and holder is not None and holder.program is self.program
 
+    @property
+    def leads(self) -> bool:
+        """Whether it is the active one. An idle one may have lost its session, and takes the lock again with its next write."""
+        return self.has_journal or (self.plane is not None and self.runs and self._server.holder() is None)
+
     def listening(self) -> tuple[AgentHub, SimulatedProgram] | None:
         """Its hub, once it is the active one; also when it does not know that another one is."""
         if self.plane is None or self.program is None or not self.program.alive:

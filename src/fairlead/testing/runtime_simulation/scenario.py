@@ -352,7 +352,7 @@ class _Scene:
 
     def over(self) -> bool:
         """Whether all jobs have ended, by the journal."""
-        if (control := self.active(odd=False)) is None or control.plane is None:
+        if (control := next((one for one in self.controls if one.leads), None)) is None or control.plane is None:
             return False
         state = control.plane.loop.state
         return (
@@ -370,7 +370,7 @@ class _Scene:
         except InvariantBroken as problem:
             world.violate(str(problem))
             return
-        control = self.active(odd=False)
+        control = next((one for one in self.controls if one.leads), None)
         if control is None or control.plane is None or control.journal is None:
             world.violate(f"no control plane is active {CONVERGE_WITHIN_S:g} s after the last fault")
             return
