@@ -62,7 +62,7 @@ class MeasuredSteps:
 def measured_steps() -> MeasuredSteps:
     """What was measured, with the stored terms."""
     about, rows = read_results(MEASURED)
-    terms = {row["name"]: row for row in map(orjson.loads, TERMS.read_bytes().splitlines())}
+    terms = {row["name"]: row for row in read_results(TERMS)[1]}
     rows = [row for row in rows if row["name"] in terms and "problem" not in row]
 
     def column(value: Callable[[dict[str, Any]], float]) -> Floats:
@@ -150,7 +150,7 @@ def trace_all() -> None:
     from fairlead.prediction.step_features import device_rates, device_terms, host_terms
     from fairlead_papers.prediction.trainings import entries
 
-    rows = []
+    rows: list[dict[str, Any]] = [{"about": {"device": device_rates("h200").name, "terms": "of a step on fake tensors"}}]
     for one in entries():
         with built_untouched():
             training = one.make()
