@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from fairlead.config.yaml_source import Value, read_yaml
 from fairlead.core.durations import EXPECTED, parse_duration
 from fairlead.core.errors import InputError, near_or_all
+from fairlead.core.job import with_parents
 
 JOB_ENDED, JOB_FAILED, DEADLINE, UNFAIRNESS, SILENT_NODE = "job-ended", "job-failed", "deadline", "unfairness", "silent-node"
 KINDS = (JOB_ENDED, JOB_FAILED, DEADLINE, UNFAIRNESS, SILENT_NODE)
@@ -44,8 +45,12 @@ class AlertRule:
     repeat_s: float = math.inf  # while the condition lasts
 
     def covers(self, user: str, account: str) -> bool:
-        """Return whether the rule is about jobs of this user and account."""
-        return (not self.users or user in self.users) and (not self.accounts or account in self.accounts)
+        """Return whether the rule is about jobs of this user and account; an account has those below it."""
+        return (not self.users or user in self.users) and (not self.accounts or self.account_for(account) in self.accounts)
+
+    def account_for(self, account: str) -> str:
+        """Return the account of the rule that this one belongs to, or itself."""
+        return next((one for one in with_parents(account) if one in self.accounts), account)
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,20 @@
 types:                                   # optional: what the bundled catalogue does not know, or knows otherwise
   v100: {memory_gb: 32, price_per_hour: 2.5}
 nodes:
-  - {count: 4, type: v100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10}
+  - {count: 4, type: v100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10, rack: a}
   - {name: big, type: h200, accelerators: 2, links: [[0, 900], [900, 0]]}
   - {type: v100, accelerators: 8, links: p3.16xlarge}
 """
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.config.yaml_source import Value, read_yaml
@@ -64,7 +68,8 @@ LINKS: Mapping[str, Links] = {
 
 TYPE_KEYS: Mapping[str, str] = {
     "memory_gb": "Memory of one GPU in GB. Default: the catalogue's, or unlimited.",
-    "price_per_hour": "Price of one GPU for an hour, for the metric `cost`. Default: the catalogue's, or 0.",
+    "price_per_hour": "Price of one GPU for an hour: a number, a list of [second, price], or a CSV file of these. Default: "
+    "the catalogue's price, or 0.",
 }
 NODE_KEYS: Mapping[str, str] = {
     "type": "GPU type of the node, such as `v100`. Required.",
@@ -75,9 +80,11 @@ NODE_KEYS: Mapping[str, str] = {
     "memory_gb": "Host memory of the node in GB. Default: unlimited.",
     "network_gbps": "Network bandwidth of the node in Gb/s. Default: 0, which means unknown.",
     "links": "Gb/s between the GPUs, one way: a square matrix, or a machine such as `p3.16xlarge`.",
+    "rack": "Name of the rack of the node. Default: none; nodes without a rack count as one rack.",
 }
 """The keys of a type and of a node in a cluster file, and what each means."""
-MOST_ACCELERATORS = 1_000_000
+MOST_ACCELERATORS, MOST_PRICES = 1_000_000, 1_000_000
+LOWEST_PRICE, HIGHEST_PRICE = 1e-4, 1e6
 
 
 def read_cluster(text: str, known: Sequence[AcceleratorType] = ()) -> Cluster:
@@ -116,8 +123,57 @@ def _type(name: str, entry: Value, before: AcceleratorType | None) -> Accelerato
     fields = entry.mapping(TYPE_KEYS)
     old = before or AcceleratorType(name)
     memory = fields["memory_gb"].number("GB above 0", above=True) if "memory_gb" in fields else old.memory_gb
-    price = fields["price_per_hour"].number("a price of at least 0") if "price_per_hour" in fields else old.price_per_hour
-    return AcceleratorType(name, memory, price)
+    if "price_per_hour" not in fields:
+        return AcceleratorType(name, memory, old.price_per_hour, old.price_changes)
+    return AcceleratorType(name, memory, *_prices(fields["price_per_hour"]))
+
+
+def _prices(value: Value) -> tuple[float, tuple[tuple[float, float], ...]]:
+    """The price at second 0 and its changes: of a number, of a list of [second, price], or of a CSV file with both."""
+    if isinstance(value.data, str) and value.data.strip().endswith(".csv"):
+        series = _price_file(Path(value.source).parent / value.data.strip())
+    elif isinstance(value.data, list):
+        wanted = "a second of at least 0 and a price, as in [3600, 1.5]"
+        pairs = [list(entry.items()) for entry in value.items()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise value.error(wanted)
+        series = [(second.number(wanted), price.number("a price of at least 0")) for second, price in pairs]
+    else:
+        series = [(0.0, value.number("a price of at least 0, a list of [second, price], or a .csv file"))]
+    if any(price and not LOWEST_PRICE <= price <= HIGHEST_PRICE for _, price in series):
+        raise value.error(f"prices of 0, or from {LOWEST_PRICE:g} to {HIGHEST_PRICE:,.0f} per hour")
+    if not series or series[0][0] != 0 or any(one >= other for (one, _), (other, _) in pairwise(series)):
+        raise value.error("prices from second 0 on, at ascending seconds, as in [[0, 2.5], [3600, 1.5]]")
+    return series[0][1], tuple(series[1:])
+
+
+def _price_file(path: Path) -> list[tuple[float, float]]:
+    """The pairs of a CSV file with the columns `second` and `price_per_hour`."""
+    series: list[tuple[float, float]] = []
+    columns = ("second", "price_per_hour")
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            require({*columns} <= {*(reader.fieldnames or ())}, path, f"the columns {' and '.join(columns)}")
+            for row in reader:
+                require(len(series) < MOST_PRICES, path, f"at most {MOST_PRICES:,} prices")
+                second, price = (_amount(path, reader.line_num, name, row[name]) for name in columns)
+                series.append((second, price))
+    except InputError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(path, f"a readable CSV file ({error})") from error
+    return series
+
+
+def _amount(path: Path, line: int, field: str, text: str | None) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(path, "a number of at least 0", line=line, field=field, value=text)
+    return number
 
 
 def _nodes(entry: Value, already: int) -> list[Node]:
@@ -135,10 +191,11 @@ def _nodes(entry: Value, already: int) -> list[Node]:
         for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
     )
     links = _links(fields["links"], size) if "links" in fields else ()
+    rack = fields["rack"].text("the name of a rack") if "rack" in fields else ""
     base = fields["name"].text("a name") if "name" in fields else type_name
     alone = count == 1 and "name" in fields
     names = [base] if alone else [f"{base}-{already + index}" for index in range(count)]
-    return [Node(name, type_name, size, cpus, memory_gb, network_gbps, links) for name in names]
+    return [Node(name, type_name, size, cpus, memory_gb, network_gbps, links, rack=rack) for name in names]
 
 
 def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:

@@ -30,6 +30,7 @@ FORMER_PARAMETERS = {
     "most_memory": "max_memory",
     "most_slowdown": "max_slowdown",
     "most_utilization": "max_utilization",
+    "sticky": "greedy",
     "uses": "usage",
 }
 """Former names of parameters, which scheduler files and journals may still use, and the present names."""

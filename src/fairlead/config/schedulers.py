@@ -186,6 +186,8 @@ class SchedulerConfig:
         made = {what: make(what, getattr(self, what), registry, {"table": table}) for what in _PARTS}
         mechanism = made.pop("mechanism")
         if isinstance(made["policy"], Allocator):
+            if getattr(mechanism, "max_interval_s", 0.0) is None:  # the policy's own
+                mechanism = replace(mechanism, max_interval_s=getattr(made["policy"], "max_interval_s", 0.0))
             made["policy"] = Allocated(made["policy"], mechanism)
         whole, first_step_s = self.run_to_completion, self.first_step_s or 0.0
         return Stages(**made, round_s=self.round_s, run_to_completion=whole, first_step_s=first_step_s)

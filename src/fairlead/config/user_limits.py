@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.config.yaml_source import Value
-from fairlead.core.job import Job
+from fairlead.core.job import Job, with_parents
 
 DEFAULT_LIMITS: Mapping[str, float] = {
     "weight": 1.0,
@@ -30,7 +30,7 @@ _KEYS = ("default", "accounts", "users")
 
 @dataclass(frozen=True)
 class UserLimits:
-    """Limits by user and account: those of the user, then of the account, then the default."""
+    """Limits by user and account: those of the user, then of the account, then of those above it, then the default."""
 
     default: Mapping[str, float] = field(default_factory=dict)
     accounts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -60,9 +60,13 @@ class UserLimits:
         return next(self._refusals(job, fields), "")
 
     def _refusals(self, job: Job, fields: tuple[str, ...]) -> Iterator[str]:
-        mine, of_account = self.users.get(job.user, {}), self.accounts.get(job.account, {})
+        mine, of_account, holders = self.users.get(job.user, {}), dict[str, float](), dict[str, str]()
+        for account in reversed(with_parents(job.account)):
+            own = self.accounts.get(account, {})
+            of_account |= own
+            holders |= dict.fromkeys(own, f"account {account!r}")
         for name in fields:
-            holder = f"user {job.user!r}" if name in mine or name not in of_account else f"account {job.account!r}"
+            holder = f"user {job.user!r}" if name in mine or name not in of_account else holders[name]
             limit = {**DEFAULT_LIMITS, **self.default, **of_account, **mine}[name]
             value, least = getattr(job, name), name == "max_slowdown"
             if value < limit if least else value > limit:

@@ -1,9 +1,10 @@
-"""What starting and saving cost, as a small YAML file: one value for all, and others for some kinds (or models).
+"""What starting, saving and racks cost, as a small YAML file: one value for all, and others for some kinds (or models).
 
 launch_s: 10
 restart_s: 30
 checkpoint_s: 5
 checkpoint_every_s: 1800
+rack_speed: 0.8                                   # part of its rate that a gang on several racks has
 kinds:
   ResNet-50: {restart_s: 60}                      # every batch size
   Transformer (batch size 64): {checkpoint_s: 20}
@@ -22,9 +23,10 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.routes import MAX_BATCH_SIZE, MAX_REQUESTS_PER_S, Session, latencies
 from fairlead.models.sensitivity import EXPECTED, Curve, Sensitivity
-from fairlead.simulator.costs import MAX_COST_S, Costs
+from fairlead.simulator.costs import MAX_COST_S, MIN_RACK_SPEED, RACK_SPEED, Costs
 
-_FIELDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
+_SECONDS = ("launch_s", "restart_s", "checkpoint_s", "checkpoint_every_s")
+_FIELDS = (*_SECONDS, "rack_speed")
 
 
 def read_costs(path: Path | str) -> Costs:
@@ -46,8 +48,11 @@ def _costs(fields: dict[str, Value], base: Costs) -> Costs:
         wanted = "seconds above 0" if every else f"seconds from 0 to {MAX_COST_S:g}"
         return fields[name].number(wanted, most=math.inf if every else MAX_COST_S, above=every) if name in fields else default
 
-    launch, restart, save, every = (seconds(name, getattr(base, name)) for name in _FIELDS)
-    return Costs(launch, restart, save, every)
+    launch, restart, save, every = (seconds(name, getattr(base, name)) for name in _SECONDS)
+    rack_speed = base.rack_speed
+    if "rack_speed" in fields:
+        rack_speed = fields["rack_speed"].number(RACK_SPEED, MIN_RACK_SPEED, most=1.0)
+    return Costs(launch, restart, save, every, rack_speed=rack_speed)
 
 
 # How the speed of models depends on the CPUs and host memory of each worker, as a small YAML file, in the notation of the

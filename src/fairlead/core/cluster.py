@@ -4,9 +4,12 @@ nodes are up, and which job holds which accelerator."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,11 +35,18 @@ def is_type_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """A type of accelerator: the properties that all accelerators of this name share."""
+    """A type of accelerator: the properties that all accelerators of this name share. `price_changes` are pairs of a second and
+    the price per hour from then on."""
 
     name: str
     memory_gb: float = float("inf")
     price_per_hour: float = 0.0
+    price_changes: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        seconds = [second for second, _ in self.price_changes]
+        if any(one >= other for one, other in pairwise(seconds)):
+            raise ValueError(f"price changes of {self.name} at seconds that do not ascend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,7 @@ class Node:
     removed: bool = False  # it has left the cluster; its number stays
     temporary: bool = field(default=False, repr=False)  # it is removed when its agent has left
     engine: str = field(default="", repr=False)  # that has the machine and starts its agents, such as Slurm
+    rack: str = field(default="", repr=False)  # where it is; nodes without one count as one rack
 
 
 class Drain(NamedTuple):
@@ -153,6 +164,20 @@ class Cluster:
         return list(map(int, self.node_type))
 
     @cached_property
+    def rack_of_node(self) -> list[int]:
+        """The rack of each node; racks are numbered by first appearance."""
+        number = {rack: at for at, rack in enumerate(dict.fromkeys(node.rack for node in self.nodes))}
+        return [number[node.rack] for node in self.nodes]
+
+    @cached_property
+    def nodes_of_rack(self) -> tuple[int, ...]:
+        """The nodes of each rack as the bits of an integer; empty if all nodes are in one rack."""
+        racks = [0] * (max(self.rack_of_node, default=0) + 1)
+        for node, rack in enumerate(self.rack_of_node):
+            racks[rack] |= 1 << node
+        return tuple(racks) if len(racks) > 1 else ()
+
+    @cached_property
     def bounds_of_node(self) -> list[tuple[int, int]]:
         """The first accelerator of each node, and the one behind its last."""
         return [(first, first + size) for first, size in zip(self.first_of.tolist(), self.node_size.tolist())]
@@ -229,6 +254,41 @@ class Cluster:
             used = [len(set(node[first:last].tolist())) for first, last in zip(begin.tolist(), end.tolist())]
             wide[several] = np.array(used) > -((begin - end) // self.largest_node_of_type[types[several]])
         return wide
+
+    def across_racks(self, places: Ints, offsets: Ints) -> Bools:
+        """Which gangs are on several racks: the i-th on `places[offsets[i]:offsets[i+1]]`."""
+        if not self.nodes_of_rack or len(places) == len(offsets) - 1:
+            return np.zeros(len(offsets) - 1, dtype=np.bool_)
+        rack, cuts = np.array(self.rack_of_node)[self.node_of[places]], offsets[:-1]
+        several: Bools = np.minimum.reduceat(rack, cuts) < np.maximum.reduceat(rack, cuts)
+        return several
+
+    def racks_needed(self, type_: int, workers: int) -> int:
+        """On how few racks a gang would be, were the cluster empty."""
+        rack_of, sizes = np.array(self.rack_of_node), np.where(self.node_type == type_, self._usable_size, 0)
+        reach = np.cumsum(np.sort(np.bincount(rack_of, sizes))[::-1])
+        return int(reach.searchsorted(workers)) + 1
+
+    @cached_property
+    def price_changes_s(self) -> list[float]:
+        """When the price of any type changes, in ascending order."""
+        return sorted({second for type_ in self.types for second, _ in type_.price_changes})
+
+    def prices_at(self, time_s: float) -> Floats:
+        """The price per hour of an accelerator, by type."""
+        before = (bisect_right(type_.price_changes, time_s, key=itemgetter(0)) for type_ in self.types)
+        pairs = zip(self.types, before)
+        return np.array([type_.price_changes[at - 1][1] if at else type_.price_per_hour for type_, at in pairs])
+
+    def cost_until(self, type_: int, time_s: Floats) -> Floats:
+        """What one accelerator of a type costs from second 0 on, up to each of these seconds."""
+        changes = self.types[type_].price_changes
+        begin_s = np.array([0.0, *(second for second, _ in changes)])
+        price = np.array([self.types[type_].price_per_hour, *(price for _, price in changes)])
+        before = np.concatenate(([0.0], np.cumsum(np.diff(begin_s) * price[:-1])))
+        at = begin_s.searchsorted(time_s, side="right") - 1
+        cost: Floats = (before[at] + (time_s - begin_s[at]) * price[at]) / 3600
+        return cost
 
     @cached_property
     def size(self) -> int:

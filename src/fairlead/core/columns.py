@@ -46,17 +46,32 @@ def rounded(column: Floats, digits: int) -> Floats:
     return kept
 
 
-def significant(values: Floats) -> Floats:
-    """Round to 24 significant bits, about seven digits.
+def significant(values: Floats, bits: int = 24) -> Floats:
+    """Round to so many significant bits; 24 are about seven digits.
 
     Two machines may compute the last bits of a number differently. What a memo keeps, or a tie is broken by, goes through
     here, so that the same inputs give the same bytes everywhere."""
     mantissa, exponent = np.frexp(values)
-    kept: Floats = np.ldexp(np.rint(mantissa * _BITS), exponent - 24)
+    kept: Floats = np.ldexp(np.rint(mantissa * 2.0**bits), exponent - bits)
+    return kept
+
+
+RATE_BITS = 36
+"""Rates count in linear programs with so many significant bits: more than any table has, fewer than rounding errors reach."""
+
+
+def canonical(values: Floats) -> Floats:
+    """Round derived numbers to 24 significant bits, but not at midpoints.
+
+    Sums, means and simple fractions of a few rounded numbers often lie in the middle between two numbers of 24 bits, where the
+    last bit of a machine decides. Here numbers are rounded up from 0.382 of a unit on, which no such number meets."""
+    mantissa, exponent = np.frexp(values)
+    kept: Floats = np.ldexp(np.floor(mantissa * _BITS + _GOLDEN), exponent - 24)
     return kept
 
 
 _BITS = _constant(2.0**24)
+_GOLDEN = _constant((5.0**0.5 - 1.0) / 2.0)
 _SCALES = [_constant(10.0**digits) for digits in range(10)]
 
 

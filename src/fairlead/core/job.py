@@ -82,6 +82,30 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-3, 1e3
 """Beyond these, programs that weigh jobs or accounts against each other are not solved exactly any more."""
 
 
+MAX_ACCOUNT_LEVELS = 16
+
+
+def account_levels(accounts: Sequence[str]) -> list[tuple[str, ...]]:
+    """The tree of accounts, level by level: the account that each of these belongs to there. `a/b` belongs to `a` and then to
+    `a/b`; jobs of `a` itself to `a` and then to `a/`, beside `a/b`. All have as many levels as the deepest."""
+    paths = [name.split("/") for name in accounts]
+    depth = max(map(len, paths), default=1)
+    padded = [[*path, *[""] * (depth - len(path))] for path in paths]
+    return [tuple("/".join(path[:level]) for path in padded) for level in range(1, depth + 1)]
+
+
+def is_account(name: str) -> bool:
+    """Whether a name is an account, or empty: none; `research/vision`, of at most 16 levels, none of them empty."""
+    path = name.split("/")
+    return not name or (all(path) and len(path) <= MAX_ACCOUNT_LEVELS)
+
+
+def with_parents(account: str) -> tuple[str, ...]:
+    """An account and those above it: `a/b/c`, `a/b`, `a`."""
+    path = account.split("/")
+    return tuple("/".join(path[:level]) for level in range(len(path), 0, -1))
+
+
 class Phase(enum.IntEnum):
     """Where a job is in its life. Up to `RUNNING` a job is live; behind it, it has ended."""
 

@@ -174,6 +174,7 @@ class Selection:
     revisit: float = math.inf  # without `valid_until` and rounds: when to decide again
     reasons: Mapping[int, Reason] = field(default_factory=dict)  # of jobs that were left out, beyond the default reasons
     head: int | None = None  # the waiting job that strict order stopped at
+    strict: bool = False  # no job starts while one before it in the selection finds no place
     order: QueueOrder | None = None  # of a policy that ranks jobs, to show positions in the queue
 
     def __post_init__(self) -> None:
@@ -344,6 +345,9 @@ class RoundPlan:
 # When rounds begin: at the multiples of their length, counted from second 0. Exact, so that skipping rounds and stepping
 # through them meet at the same numbers. A length of 0 means no rounds: every moment is a boundary.
 
+LATE_S = 5e-4
+"""How long after a boundary, in seconds, an event still counts for it; less than the millisecond of generated times."""
+
 
 def boundary_at(time: float, length: float) -> float:
     """The first boundary that is not before `time`."""
@@ -355,6 +359,14 @@ def boundary_at(time: float, length: float) -> float:
     elif count * length < time:
         count += 1
     return count * length
+
+
+def decision_at(time: float, length: float) -> float:
+    """When an event is decided on: at the first boundary that is not before it. One that is up to LATE_S after a boundary still
+    belongs to this boundary, with all others up to then; else a job would wait for a round because of a rounded time."""
+    at = boundary_at(time, length)
+    late = at - length + LATE_S
+    return late if time <= late < at else at
 
 
 def boundary_after(time: float, length: float) -> float:

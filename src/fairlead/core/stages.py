@@ -63,6 +63,13 @@ class Allocator(Protocol):
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]: ...
 
 
+def known_changes_s(allocator: Allocator, view: Snapshot) -> Sequence[float]:
+    """When the answer of an allocator changes although no job comes or leaves, such as with prices: its `changes_s(view)`, in
+    ascending order. Most have none."""
+    changes: Sequence[float] = allocator.changes_s(view) if hasattr(allocator, "changes_s") else ()
+    return changes
+
+
 @runtime_checkable
 class Mechanism(Protocol):
     """Turns the time fractions of an allocator into the selection of each round. Where the allocator raises

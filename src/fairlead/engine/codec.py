@@ -178,7 +178,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, np.ndarray):
-        flat = [_plain(item) for item in value.ravel().tolist()]
+        flat = value.ravel().tolist()
+        if value.dtype.kind not in "biu" and not (value.dtype.kind == "f" and np.isfinite(value).all()):
+            flat = [_plain(item) for item in flat]
         return {"$array": flat, "$type": value.dtype.str, "$shape": list(value.shape)}
     if isinstance(value, np.generic):
         return _plain(value.item())
@@ -229,6 +231,7 @@ _BY_NAME: dict[str, Callable[[str, Any], Any]] = {
     "after": _each(partial(_typed, int)),
     "schedule": _each(_scheduled),
     "links": _each(_each(_amount)),
+    "price_changes": _each(_each(_finite)),
 }
 _BY_TYPE: dict[str, Callable[[str, Any], Any]] = {
     "str": partial(_typed, str),
@@ -258,11 +261,11 @@ def _to_changes(name: str, record: Any) -> dict[str, Any]:
     return {field: _READ[Job][field](field, value) for field, value in record.items()}
 
 
-_IF_TRUE = ("removed", "temporary", "engine")
+_IF_TRUE = ("removed", "temporary", "engine", "rack", "price_changes")
 
 
 def _properties(of: Node | AcceleratorType) -> dict[str, Any]:
-    """The fields of a node or a GPU type; `removed`, `temporary` and `engine` only where they are set."""
+    """The fields of a node or a GPU type; those of `_IF_TRUE` only where they are set."""
     return {k: _number(v) if isinstance(v, float) else v for k, v in asdict(of).items() if k not in _IF_TRUE or v}
 
 

@@ -124,7 +124,7 @@ def decide(view: Snapshot, memo: Memo, stages: Stages) -> tuple[RoundPlan, Memo]
         revisit=revisit,
         free=placed.free,
         up=tuple(view.capacity.tolist()),
-        head=selection.head,
+        head=next(iter(placed.unplaced), selection.head) if selection.strict else selection.head,
         reasons=reasons if not admitted.reasons else ChainMap(admitted.reasons, reasons),  # type: ignore[arg-type]
         not_admitted=admitted.others,
         observations=NO_OBSERVATIONS if observed is None else observed.values,

@@ -18,7 +18,7 @@ import numpy as np
 from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.device_map import DeviceMap
-from fairlead.core.job import Job
+from fairlead.core.job import Job, account_levels
 from fairlead.core.snapshot import NameTable
 
 SECOND = 1_000_000_000
@@ -265,17 +265,25 @@ class FairnessLedger:
             self.demanded += share
 
     def _shares(self, elapsed: int) -> dict[Holder, int]:
-        """The GPU time that each user deserves of a time: accounts divide the GPUs, then the users of an account its share."""
-        users: dict[str, list[str]] = {}
-        for account, user in sorted(self.demand):
-            users.setdefault(account, []).append(user)
-        demands = {account: [self.demand[account, user] * elapsed for user in users[account]] for account in users}
-        totals = [sum(demands[account]) for account in users]
-        of_accounts = max_min_shares(self.capacity * elapsed, totals, _weights(list(users), self.rules.accounts))
+        """The GPU time that each user deserves of a time: accounts divide the GPUs, then those below each its share, and
+        at last the users of an account."""
+        holders = sorted(self.demand)
+        levels = [*account_levels([account for account, _ in holders]), [user for _, user in holders]]
+        demands = [self.demand[holder] * elapsed for holder in holders]
+        divided = [(self.capacity * elapsed, [*range(len(holders))])]  # a share, and the holders that divide it
+        for level, names in enumerate(levels):
+            weights = self.rules.accounts if level < len(levels) - 1 else self.rules.users
+            groups, divided = divided, []
+            for total, members in groups:
+                below: dict[str, list[int]] = {}
+                for at in members:
+                    below.setdefault(names[at], []).append(at)
+                wanted = [sum(demands[at] for at in part) for part in below.values()]
+                divided += zip(max_min_shares(total, wanted, _weights([*below], weights)), below.values())
         found: dict[Holder, int] = {}
-        for account, total in zip(users, of_accounts):
-            shares = max_min_shares(total, demands[account], _weights(users[account], self.rules.users))
-            found |= {(account, user): share for user, share in zip(users[account], shares)}
+        for total, members in divided:  # several where `a` and `a/`, in old journals, are the same account
+            parts = max_min_shares(total, [demands[at] for at in members], _weights([str(at) for at in members], {}))
+            found |= {holders[at]: share for at, share in zip(members, parts)}
         return found
 
     def _restarted(self, state: ObservedState, stopped: int, now: int) -> None:

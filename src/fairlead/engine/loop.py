@@ -22,7 +22,7 @@ from fairlead.core.events import (
     SchedulerSwitched,
     SlowdownExceeded,
 )
-from fairlead.core.plan import RoundPlan, boundary_after, boundary_at
+from fairlead.core.plan import RoundPlan, boundary_after, boundary_at, decision_at
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 from fairlead.core.stages import Backend, Stages
@@ -117,7 +117,7 @@ class Loop:
                 return
             now = self.backend.now
             if _matter(happened):  # an event is decided on at the next boundary, which may be now
-                self._wake_s = min(self._wake_s, boundary_at(now, self.stages.round_s))
+                self._wake_s = min(self._wake_s, decision_at(now, self.stages.round_s))
                 due = self._wake_s if self.decision_runner is None else self._wake_s - self._lead_s(self.decision_runner)
             if now < due:
                 if now >= until or (self.backend.exhausted and self._wake_s == math.inf):

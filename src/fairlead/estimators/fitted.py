@@ -3,7 +3,8 @@
 job, replaced when a job reports a new configuration, a rate that differs by more than a tenth, or a loss after a tenth more
 steps. `measured` observes the same on a real cluster.
 
-Throughputs at the requested size are the table's; at other sizes they are the model's, at the job's own batch size."""
+Throughputs at the requested size are the table's; at other sizes they are the model's, at the job's own batch size. A job with
+predicted speeds (`StepPrediction.speeds`) scales with its workers as predicted until it was measured at two sizes."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from fairlead.models import convergence, goodput
 from fairlead.models import speed_curves as speeds
 from fairlead.models.convergence import LOSS
 from fairlead.models.goodput import COMPUTE, LARGEST, LEAST_LOCAL, LOCAL, MOST_LOCAL, NODES, SMALLEST, STEP, WORKERS, Goodputs
+from fairlead.prediction.step_prediction import StepPrediction, job_prediction
 
 _MIN_STEP_RATIO = 1.1  # between recorded losses
 _MAX_CONFIGURATIONS = 64
@@ -74,24 +76,32 @@ def class_per_job(base: Rates, sizes: ModelSizes) -> Rates:
 
 
 class ModelSizes:
-    """Rates of elastic jobs at other sizes by their models. A job without reports is assumed to scale linearly to one worker.
-    `possible` are the sizes at which a kind fits into memory; None: all."""
+    """Rates of elastic jobs at other sizes by their models. A job without reports scales as predicted, or else is assumed to
+    scale linearly to one worker. `possible` are the sizes at which a kind fits into memory; None: all."""
 
     def __init__(self, view: Snapshot, base: Rates, elastic: Ints, possible: Collection[tuple[str, int]] | None) -> None:
         jobs = view.jobs.only(elastic)
         self.elastic = elastic
         self._modelled, self._models = Goodputs.of(jobs, view.observations)
         self._curves: Floats = np.full((len(elastic), 3), np.nan)
-        for at, number in enumerate(jobs.number.tolist()):
-            if (seen := view.observations.get(observation_name("speed", number))) is not None:
-                self._curves[at] = seen["curve"]
+        alone = base.alone[base.row[elastic]]
+        self._predicted = dict[int, tuple[StepPrediction, Floats]]()  # and by type, the rate of one predicted step per second
+        for at, (number, asked) in enumerate(zip(jobs.number.tolist(), jobs.workers.tolist())):
+            known = view.observations.get(observation_name("speed", number))
+            if known is not None:
+                self._curves[at] = known["curve"]
+            text, seen = view.job_of[number].prediction, known["seen"] if known else ()
+            if text and len(seen) < 2 and not self._modelled[at]:
+                size, rate = (int(seen[0][0]), seen[0][1] * (alone[at] > 0)) if seen else (asked, alone[at])
+                if (speed := job_prediction(text).speeds_at([size]).item()) > 0:
+                    self._predicted[at] = job_prediction(text), rate / speed
         self._kinds = [view.names.kinds[kind] for kind in jobs.kind.tolist()]
         self._possible = possible
         limits = np.stack([jobs.metric(name) for name in (SMALLEST, LARGEST, LEAST_LOCAL, MOST_LOCAL)], axis=1)
         credible = goodput.believable_limits(limits)
         self._largest: Floats = np.full(len(jobs), np.inf)  # the workers that share the largest batch
         self._largest[credible] = np.maximum(limits[credible, 1] // limits[credible, 2], 1.0)
-        self._per_worker: Floats = base.alone[base.row[elastic]] / jobs.workers[:, None]
+        self._per_worker: Floats = alone / jobs.workers[:, None]
         self._others = len(np.unique(base.row))  # classes of other jobs, which come first
         self._on_a_node = int(view.cluster.largest_node_of_type.max(initial=1))
         self._max_size = int(view.capacity.max(initial=1))
@@ -109,9 +119,13 @@ class ModelSizes:
         runs = self._per_worker > 0
         modelled = self._models.at_batch(self._batch, workers, self._on_a_node)
         rates[:, self._modelled] = modelled.T[:, :, None] * runs[self._modelled]
-        for at in seen.nonzero()[0].tolist():
+        for at in sorted({*seen.nonzero()[0].tolist(), *self._predicted}):
             kind, largest, curve = self._kinds[at], self._largest[at], self._curves[at]
             fits = [size <= largest and (self._possible is None or (kind, size) in self._possible) for size in workers]
+            if at in self._predicted:
+                prediction, scale = self._predicted[at]
+                rates[:, at] = (prediction.speeds_at(workers) * fits)[:, None] * scale
+                continue
             known = np.array([speeds.rate_at(curve, size) if fit else 0.0 for size, fit in zip(workers, fits)])
             rates[:, at] = known[:, None] * runs[at]
         return np.concatenate((np.zeros((len(workers), self._others, rates.shape[2])), rates), axis=1)

@@ -137,8 +137,9 @@ def _observed(observations: ObservedValues, kind: str, workers: int, types: tupl
 def _with_prediction(text: str, workers: int, types: tuple[str, ...], near: Floats, off: Floats) -> tuple[Floats, Floats]:
     """Rates and their uncertainty, with what was predicted for a job in place of what was not observed."""
     mine = job_prediction(text)
-    there = np.array([name == mine.device for name in types]) & (near <= 0) & (mine.workers == workers) & (mine.steps_per_s > 0)
-    return np.where(there, mine.steps_per_s, near), np.where(there, mine.rate_uncertainty, off)
+    rate = mine.steps_per_s if mine.workers == workers else mine.speeds_at([workers]).item() / workers
+    there = np.array([name == mine.device for name in types]) & (near <= 0) & (rate > 0)
+    return np.where(there, rate, near), np.where(there, mine.rate_uncertainty, off)
 
 
 def _filled(measured: Floats, speed: Floats) -> Floats:

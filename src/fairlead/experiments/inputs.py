@@ -13,6 +13,7 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.job import TIMED, Job, kind_of, model_of
 from fairlead.files import is_stream
+from fairlead.prediction.step_prediction import job_prediction
 from fairlead.workloads.applications import application_table, read_applications, with_applications
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes, RunConditions, run_time_s
@@ -47,7 +48,7 @@ class TraceFile:
         formats, name = known_formats(registry, table), self.format
         if self.columns:
             require(name in (None, NativeTrace.name), "--columns", "the native format, or none, as --format", "format", name)
-            formats, name = {NativeTrace.name: NativeTrace(self.columns)}, NativeTrace.name
+            formats, name = {NativeTrace.name: NativeTrace(self.columns, job_prediction)}, NativeTrace.name
         if self.skip_bad:
             trace = read_trace_skipping_bad(self.path, name, formats)
         else:
@@ -62,7 +63,7 @@ def known_formats(registry: Registry | None = None, table: ThroughputTable | Non
     registry = registry or Registry.installed()
     formats: dict[str, Format] = {}
     for entry in sorted(registry.of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
-        made = entry.load()()
+        made = NativeTrace(check_prediction=job_prediction) if entry.name == NativeTrace.name else entry.load()()
         formats[entry.name] = GavelTrace(_run_time(table)) if isinstance(made, GavelTrace) and table is not None else made
     return formats
 

@@ -129,10 +129,9 @@ def simulate_forward(
 ) -> ForwardRun:
     """Simulate until the jobs of these numbers have ended, no job can progress, or `keep_running` says no. Jobs whose end is
     `unknown` do not end within the horizon, so it only waits for their starts. With `until_started`, so it does for all jobs if
-    no job was suspended by then: it is assumed that none will be."""
-    view = start.view
+    no job was suspended by then: it is assumed that none will be. That is for schedulers that have suspended no job so far."""
+    view, wanted, complete = start.view, np.array(numbers, dtype=np.int64), True
     started = dict.fromkeys(view.jobs.number[view.jobs.running].tolist(), view.time)
-    wanted, complete = np.array(numbers, dtype=np.int64), True
     place_of = np.full(view.next_number + len(start.arrivals), -1)
     place_of[wanted] = np.arange(len(wanted))
     begun, open_ended = np.isin(wanted, [*started]), np.isin(wanted, [*unknown])
@@ -240,12 +239,13 @@ class Scenarios:
         self._faults, self._run_times = FaultHistory.of(state), run_times
         self._drawn = [(n, steps_done(state, n), fastest_rate(state.job_of[n], table)) for n in sorted(drawn)]
         self._busy_s = busy_s(view, table)
+        self._preempts = bool((state.columns["preemptions"] + state.columns["moves"]).any())
 
     def simulate(self, seed: int | None, keep_running: Callable[[float], bool] = lambda simulated_s: True) -> ForwardRun:
         """One simulation; it stops when `keep_running`, called with the simulated seconds, says no."""
         start = self.start if seed is None else self._scenario(seed)
         args = (start, self.table, self.numbers, self.horizon_s, None, keep_running, self.unknown)
-        return simulate_forward(*args, until_started=seed is not None)
+        return simulate_forward(*args, until_started=seed is not None and not self._preempts)
 
     def _scenario(self, seed: int) -> StartingPoint:
         state, options, now = self.state, self.options, self.start.view.time

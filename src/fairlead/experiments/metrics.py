@@ -317,7 +317,9 @@ def _utilization(record: RunRecord) -> float:
 
 
 def _cost(record: RunRecord) -> float:
-    """Accelerator-hours held, at the price of their type; a shared accelerator's count once."""
+    """Accelerator-hours held, at the price of their type at that time; a shared accelerator's count once."""
+    if record.cluster.price_changes_s:
+        return _cost_at_changing_prices(record)
     prices = np.array([t.price_per_hour for t in record.cluster.types])
     held = _busy_by_type(record, -math.inf, math.inf)
     held = record.service_by_type if held is None else held
@@ -325,6 +327,18 @@ def _cost(record: RunRecord) -> float:
         return float(held @ prices) / 3600
     one_price = len(prices) > 0 and bool(np.all(prices == prices[0]))
     return float(np.nansum(record.jobs.accelerator_s)) * float(prices[0]) / 3600 if one_price else math.nan
+
+
+def _cost_at_changing_prices(record: RunRecord) -> float:
+    device_intervals, cluster = record.device_intervals, record.cluster
+    if device_intervals is None:
+        return math.nan
+    busy = disjoint(device_intervals.accelerator, device_intervals.start_s, device_intervals.end_s)
+    cost = 0.0
+    for code in range(len(cluster.types)):
+        mine = cluster.type_of[busy.key] == code
+        cost += float((cluster.cost_until(code, busy.end_s[mine]) - cluster.cost_until(code, busy.start_s[mine])).sum())
+    return cost
 
 
 def _busy_by_type(record: RunRecord, low_s: float, high_s: float) -> Floats | None:

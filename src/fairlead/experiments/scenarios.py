@@ -18,7 +18,7 @@ from fairlead.core.events import NodeLost, NodeRepaired
 from fairlead.core.job import TIMED, Job, Phase
 from fairlead.core.rng import stream
 from fairlead.engine.state import State
-from fairlead.runtime.protocol.task_array import array_of
+from fairlead.runtime.protocol.task_parts import array_of
 
 DAY_S, HOUR_S = 86400.0, 3600.0
 

@@ -94,7 +94,9 @@ def run_simulation(
     gantt: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> SimulationRun:
-    """Run a simulation. `gantt` keeps device intervals; `on_progress` gets the share of jobs that have ended."""
+    """Run a simulation. `gantt` keeps device intervals, which changing prices need, too; `on_progress` gets the share of jobs
+    that have ended."""
+    gantt = gantt or bool(given.cluster.price_changes_s)
     if gantt and journal is None:
         journal = MemoryJournal()
     begun = begin(given, journal or NoJournal(), registry)

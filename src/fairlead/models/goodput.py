@@ -170,6 +170,16 @@ class Goodputs:
         return np.where(workers > 0, self._best(count, across[:, :, None]), 0.0)
 
     def _best(self, w: Floats, across: Bools) -> Floats:
+        return np.asarray(self._goodputs(w, across)[0].max(axis=2, initial=0.0))
+
+    def best_splits(self, workers: Ints, across: Bools) -> tuple[Ints, Ints]:
+        """The local batch and the passes of each job's best batch size, for one configuration of each job."""
+        good, local, passes = self._goodputs(workers.astype(np.float64)[:, None, None], across[:, None, None])
+        best = np.arange(len(good)), 0, good.argmax(axis=2)[:, 0]
+        return local[best].astype(np.int64), passes[best].astype(np.int64)
+
+    def _goodputs(self, w: Floats, across: Bools) -> tuple[Floats, Floats, Floats]:
+        """Jobs × configurations × batch sizes: the goodput, 0 where impossible, the local batch, and the passes."""
         smallest, largest, least, most = (column[:, None, None] for column in self.limits.T)
         lowest = np.maximum(smallest, least * w)
         share = np.linspace(0.0, 1.0, _SIZES)[None, None, :]
@@ -178,7 +188,7 @@ class Goodputs:
         fits = (lowest <= largest) & (local >= least) & (local <= most)
         batch = np.minimum(local * passes * w, largest)
         good = self._gain(batch / smallest) / self._time(local, passes, w, across)
-        return np.asarray(np.where(fits, good, 0.0).max(axis=2, initial=0.0))
+        return np.where(fits, good, 0.0), local, passes
 
     def at_batch(self, batch_sizes: Floats, workers: Sequence[int] | Ints, on_a_node: int) -> Floats:
         """Jobs × numbers of workers: steps per second at the job's own batch size, on as few nodes as possible."""

@@ -99,17 +99,19 @@ def any_links(cluster: Cluster) -> bool:
 class BandwidthAware:
     """Consolidate, and within a node take the GPUs with the most bandwidth between them (Blox §5.3).
 
-    With `wait`, a gang that would be spread over more nodes than it needs waits instead.
+    With `wait`, a gang that would be spread over more nodes than it needs waits instead; with `wait_for_rack`, one that would
+    be on more racks than it needs.
     """
 
     wait: bool = False  # a gang that cannot be consolidated waits
+    wait_for_rack: bool = False  # a gang that would be on more racks than it needs waits
     paper: ClassVar[str] = "Blox §5.3"
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
         return place_jobs(selection, view, self._gangs, _least_missed_first)
 
     def _gangs(self, devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) -> list[list[int]]:
-        found = on_fewest_nodes(devices, jobs, types, workers, wait=self.wait)
+        found = on_fewest_nodes(devices, jobs, types, workers, wait=self.wait, wait_for_rack=self.wait_for_rack)
         return choose_within_nodes(devices, jobs.tolist(), found, lambda links, free, want, _: best_devices(links, free, want))
 
 

@@ -1,110 +1,24 @@
 """Shared by placements: running jobs stay, gangs are placed before single workers, and a gang is placed completely or not
-at all. The searches for free accelerators are here; each placement (`basic.py` and others) chooses the nodes by one of them."""
+at all; sessions go before all of them. Each placement (`basic.py` and others) chooses the nodes, by the searches of
+`free_by_node.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
 
-from fairlead.core.cluster import Bools, Cluster, Ints
+from fairlead.core.cluster import Bools, Ints
 from fairlead.core.columns import FALSE, NO, ONE
-from fairlead.core.device_map import NONE, offsets_of
+from fairlead.core.device_map import NONE, offsets_of, ragged
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.plan import NO_LAUNCHES, Launches, Placed, Selection, unchecked
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
-from fairlead.placement.session_slots import place_sessions_first
-
-
-class FreeByNode:
-    """The free accelerators of each node while gangs are placed; a node's first ones are taken first. The nodes of a type with
-    a given count are the bits of an integer, so that a search does not depend on the number of nodes."""
-
-    def __init__(self, cluster: Cluster, free: Bools) -> None:
-        places = free.nonzero()[0]
-        per_node = np.bincount(cluster.node_of[places], minlength=len(cluster.nodes))
-        self.counts: list[int] = per_node.tolist()
-        self._kind_of_node = cluster.kind_of_node
-        self._places: list[int] = places.tolist()  # node after node
-        self._starts = list(accumulate(self.counts, initial=0))
-        self._having = [[0] * (size + 1) for size in cluster.largest_node_of_type.tolist()]  # by type and count
-        for node in per_node.nonzero()[0].tolist():
-            self._having[self._kind_of_node[node]][self.counts[node]] |= 1 << node
-
-    def fewest(self, type_: int, want: int, max_nodes: int) -> list[int]:
-        """Take accelerators of a type on as few nodes as possible, from the fullest node that has enough, else from the
-        emptiest; nothing where there are too few, or on more than `max_nodes`."""
-        having, counts, starts, places = self._having[type_], self.counts, self._starts, self._places
-        found, used = list[int](), list[tuple[int, int]]()  # a node, and how many of its accelerators
-        missing, top = want, len(having) - 1  # no node has more than `top`
-        while missing and len(used) < max_nodes:
-            had = missing
-            while had <= top and not having[had]:
-                had += 1
-            if had > top:  # no node has enough
-                had = top if top < missing else missing - 1
-                while had and not having[had]:
-                    had -= 1
-                if not had:
-                    break
-                top = had
-            bits = having[had]
-            bit = bits & -bits
-            node, part = bit.bit_length() - 1, had if had < missing else missing
-            having[had] = bits ^ bit
-            having[had - part] |= bit
-            start = starts[node]
-            counts[node], starts[node] = had - part, start + part
-            if part == want:  # one node has enough, as in most cases
-                return places[start : start + part]
-            found += places[start : start + part]
-            used.append((node, part))
-            missing -= part
-        if not missing:
-            return found
-        for node, part in used:  # give them back
-            left = counts[node]
-            having[left] ^= 1 << node
-            having[left + part] |= 1 << node
-            counts[node], starts[node] = left + part, starts[node] - part
-        return []
-
-    def last_or_fewest(self, last: int, type_: int, want: int, max_nodes: int) -> list[int]:
-        """Take accelerators of the job's last node (-1: none) if it has enough, else as `fewest`."""
-        if last >= 0 and self.counts[last] >= want:
-            return self.take(last, want)
-        return self.fewest(type_, want, max_nodes)
-
-    def fragments(self, type_: int, want: int) -> list[int]:
-        """Take accelerators from the nodes with the fewest free ones, so that whole nodes stay free; [] if too few."""
-        having = self._having[type_]
-        found: list[int] = []
-        if sum(had * having[had].bit_count() for had in range(1, len(having))) < want:
-            return []
-        had = 1
-        while len(found) < want:
-            bits = having[had]
-            if bits:
-                found += self.take((bits & -bits).bit_length() - 1, min(had, want - len(found)))
-            else:
-                had += 1
-        return found
-
-    def take(self, node: int, count: int) -> list[int]:
-        """Take the first `count` free accelerators of a node, which has as many."""
-        had, start = self.counts[node], self._starts[node]
-        left = had - count
-        having, bit = self._having[self._kind_of_node[node]], 1 << node
-        having[had] ^= bit
-        having[left] |= bit
-        self.counts[node], self._starts[node] = left, start + count
-        return self._places[start : start + count]
-
+from fairlead.placement.free_by_node import FreeByNode, FreeByRack
 
 PlaceGangs: TypeAlias = Callable[["FreeDevices", Ints, Ints, Ints], list[list[int]]]
 """(devices, jobs, types, workers), from large to small → accelerators for each gang: one for each worker, or none at all. The
@@ -124,9 +38,11 @@ class FreeDevices:
         self.free: Bools = view.up > view.device_map.held_by(kept) if len(kept) else view.up.copy()  # up, and not held
         self._per_node: Ints | None = None
 
-    def by_node(self) -> FreeByNode:
-        """The free accelerators counted by node."""
-        return FreeByNode(self.cluster, self.free)
+    def by_node(self, *, wait_for_rack: bool = False) -> FreeByNode:
+        """The free accelerators counted by node, and by rack if there are several."""
+        if not self.cluster.nodes_of_rack:
+            return FreeByNode(self.cluster, self.free)
+        return FreeByRack(self.cluster, self.free, wait=wait_for_rack)
 
     def last_nodes(self, jobs: Ints, types: Ints) -> list[int]:
         """For each job the node on which it last ran; -1 where there is none, or where it is of another type."""
@@ -222,6 +138,9 @@ def place_jobs(
     sizes = None if selection.batch_sizes is None else selection.batch_sizes[coming]
     devices, offsets = make_devices(view, kept), offsets_of(workers)
     placed, places, unplaced = _place_new(devices, jobs, types, workers, offsets, selection, gangs, singles, sticky)
+    if unplaced and selection.strict:
+        devices = make_devices(view, kept)
+        placed, places, unplaced = _place_until_one_waits(devices, jobs, types, workers, selection, gangs, singles, sticky)
     if len(placed) < len(jobs):
         jobs, types, workers = jobs[placed], types[placed], workers[placed]
         offsets, sizes = offsets_of(workers), None if sizes is None else sizes[placed]
@@ -302,6 +221,30 @@ def _place_new(
     return (places[starts] >= 0).nonzero()[0], places[places >= 0], unplaced
 
 
+def _place_until_one_waits(
+    devices: FreeDevices,
+    jobs: Ints,
+    types: Ints,
+    workers: Ints,
+    selection: Selection,
+    gangs: PlaceGangs,
+    singles: OrderSingles | None,
+    sticky: bool,
+) -> tuple[Ints, Ints, dict[int, Reason]]:
+    """As `_place_new`, one job after the other in their order, up to the first that finds no place."""
+    places, unplaced = [NONE], dict[int, Reason]()
+    for at in range(len(jobs)):
+        one = slice(at, at + 1)
+        want = workers[one]
+        _, found, unplaced = _place_new(
+            devices, jobs[one], types[one], want, offsets_of(want), selection, gangs, singles, sticky
+        )
+        if unplaced:
+            break
+        places.append(found)
+    return np.arange(len(places) - 1), np.concatenate(places), unplaced
+
+
 def _singles(devices: FreeDevices, jobs: Ints, types: Ints, order: OrderSingles, sticky: bool) -> Ints:
     """An accelerator for each single worker; -1 where none is left. Jobs whose last one is free come first."""
     slots = np.full(len(jobs), -1, dtype=np.int64)
@@ -365,6 +308,9 @@ def _place_combinations(
         jobs, types, workers = selection.jobs[new], selection.types[new], selection.workers[new]
         offsets = offsets_of(workers)
         placed, places, unplaced = _place_new(devices, jobs, types, workers, offsets, selection, gangs, singles, True)
+        if unplaced and selection.strict:
+            devices = make_devices(view, kept)
+            placed, places, unplaced = _place_until_one_waits(devices, jobs, types, workers, selection, gangs, singles, True)
         bounds = offsets_of(workers[placed]).tolist()
         slots = places.tolist()
         for group, begin, end in zip(selection.combination[new[placed]].tolist(), bounds, bounds[1:]):
@@ -413,3 +359,54 @@ def _places(jobs: Ints, view: Snapshot) -> list[tuple[int, ...]]:
     for number, accelerator in zip(owner.tolist(), place.tolist()):
         held.setdefault(number, []).append(accelerator)
     return [tuple(held[number]) for number in jobs.tolist()]
+
+
+def place_sessions_first(selection: Selection, view: Snapshot, place_rest: Callable[[Selection, Snapshot], Placed]) -> Placed:
+    """Place the sessions of a selection by their routes, and the rest with `place_rest` on what is left."""
+    serves = np.isin(selection.jobs, list(selection.routes))
+    sessions = selection.only(serves)
+    routes = {job: np.array(selection.routes[job].accelerators, dtype=np.int64) for job in sessions.jobs.tolist()}
+    taken: Bools = np.zeros(view.cluster.size, dtype=np.bool_)
+    starts, unplaced, kept = list[int](), dict[int, Reason](), list[int]()
+    jobs = view.jobs.of(sessions.jobs)
+    for row, (job, place) in enumerate(routes.items()):
+        if not view.up[place].all():
+            unplaced[job] = Reasons.not_placed("GPUs of its route are down")
+            continue
+        taken[place] = True
+        same = jobs.held[row] == len(place) and np.array_equal(view.device_map.of(job), place)
+        if same and (sessions.batch_sizes is None or sessions.batch_sizes[row] in (0, jobs.batch_size[row])):
+            kept.append(job)
+        else:
+            starts.append(row)
+    some = sessions.only(np.isin(np.arange(len(sessions)), starts))
+    offsets, places = ragged(routes[job] for job in some.jobs.tolist())
+    launches = Launches(some.jobs, some.types, offsets, places, some.batch_sizes)
+    without_sessions = view.with_changes(
+        up=view.up & ~taken,
+        drained=view.drained | taken,  # other jobs leave these accelerators
+        any_drained=view.any_drained or bool(taken.any()),
+        capacity=np.bincount(view.cluster.type_of[view.up & ~taken], minlength=len(view.capacity)),
+    )
+    rest = place_rest(selection.only(~serves), without_sessions)
+    all_kept = np.concatenate((np.array(kept, dtype=np.int64), rest.kept))
+    return Placed(all_kept, _joined(launches, rest.launches), rest.free, {**rest.unplaced, **unplaced})
+
+
+def _joined(one: Launches, other: Launches) -> Launches:
+    """Both, without CPUs and memory of hosts, which are set later."""
+    if not len(one):
+        return other
+    if not len(other):
+        return one
+    sizes: Ints | None = None
+    if one.batch_sizes is not None or other.batch_sizes is not None:
+        columns = ((each.batch_sizes, len(each)) for each in (one, other))
+        sizes = np.concatenate([np.zeros(many, np.int64) if column is None else column for column, many in columns])
+    return Launches(
+        np.concatenate((one.jobs, other.jobs)),
+        np.concatenate((one.types, other.types)),
+        np.concatenate((one.offsets, one.offsets[-1] + other.offsets[1:])),
+        np.concatenate((one.accelerators, other.accelerators)),
+        sizes,
+    )

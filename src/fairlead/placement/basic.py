@@ -25,18 +25,25 @@ class FirstFree:
 class Consolidated:
     """Use as few nodes as possible, the fullest that still fits (best fit); a job returns to its last node if that is free.
 
-    With `wait`, a gang that would be spread over more nodes than it needs waits instead.
+    Where nodes are in racks: one node, else one rack, else as few racks as possible. With `wait`, a gang that would be spread
+    over more nodes than it needs waits instead; with `wait_for_rack`, one that would be on more racks than it needs.
     """
 
     wait: bool = False  # a gang that cannot be consolidated waits
+    wait_for_rack: bool = False  # a gang that would be on more racks than it needs waits
 
     def place(self, selection: Selection, view: Snapshot) -> Placed:
-        return place_jobs(selection, view, partial(on_fewest_nodes, wait=self.wait), fullest_node_first)
+        gangs = partial(on_fewest_nodes, wait=self.wait, wait_for_rack=self.wait_for_rack)
+        return place_jobs(selection, view, gangs, fullest_node_first)
 
 
-def on_fewest_nodes(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints, *, wait: bool) -> list[list[int]]:
-    """Place gangs on their last nodes, or else on as few nodes as possible."""
-    nodes = devices.by_node()
+def on_fewest_nodes(
+    devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints, *, wait: bool, wait_for_rack: bool = False
+) -> list[list[int]]:
+    """Place gangs on their last nodes, or else on as few racks and nodes as possible."""
+    nodes = devices.by_node(wait_for_rack=wait_for_rack)
+    if wait_for_rack and devices.cluster.nodes_of_rack:
+        devices.condition = "on as few racks as it needs"
     largest, anywhere = devices.cluster.largest_node_of_type.tolist(), len(devices.cluster.nodes)
     return [
         nodes.last_or_fewest(last, type_, want, -(-want // largest[type_]) if wait else anywhere)

@@ -3,7 +3,7 @@
     cost of a placement = Σ over its nodes of the gangs that use the node's link; a gang on one node uses none
 
 Large gangs are placed first. A gang that does not fit into one node gets the placement of least cost, and of these one on the
-fewest nodes. The traffic of jobs is not known here: all gangs on several nodes count alike."""
+fewest racks and nodes. The traffic of jobs is not known here: all gangs on several nodes count alike."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.base import FreeDevices, place_jobs
 from fairlead.placement.basic import fullest_node_first
+from fairlead.placement.free_by_node import in_fewest_racks
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class LeastNetwork:
                 some = [node for node, free in enumerate(nodes.counts) if free and kind_of_node[node] == type_]
                 if self.wait:
                     some = [node for node in some if not users[node]]
+                unused = [node for node in some if not users[node]]
+                some = in_fewest_racks(devices.cluster, unused, nodes.counts, want) or some
                 for node, part in cheapest_nodes(some, nodes.counts, users, want):
                     places += nodes.take(node, part)
                     users[node] += 1

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlead.core.cluster import Floats, Ints
+from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.plan import Placed, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.placement.base import FreeDevices, place_jobs
+from fairlead.placement.free_by_node import in_fewest_racks
 
 ROUNDING = 1e-9
 """Shares such as a third of a CPU add up to slightly more than they should."""
@@ -116,7 +117,8 @@ def _one_by_one(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) ->
         places: list[int] = []
         for group in devices.candidate_groups(job):
             needs = devices.needs(group)
-            for node, part in _fewest(devices.holds(type_, needs), devices.idle, home, want):
+            holds = _on_fewest_racks(devices.cluster, devices.holds(type_, needs), want)
+            for node, part in _fewest(holds, devices.idle, home, want):
                 first, end = devices.cluster.bounds_of_node[node]
                 free = (first + devices.free[first:end].nonzero()[0]).tolist()
                 places += sorted(free, key=lambda place: (place != at, place))[:part]  # first the one that it had last
@@ -125,6 +127,16 @@ def _one_by_one(devices: FreeDevices, jobs: Ints, types: Ints, workers: Ints) ->
                 break
         found.append(places)
     return found
+
+
+def _on_fewest_racks(cluster: Cluster, holds: Ints, want: int) -> Ints:
+    """The workers that nodes hold, without those outside of the fewest racks, for a gang that needs several nodes."""
+    if not cluster.nodes_of_rack or (holds >= want).any():
+        return holds
+    nodes = in_fewest_racks(cluster, holds.nonzero()[0].tolist(), holds.tolist(), want)
+    inside = np.zeros_like(holds)
+    inside[nodes] = holds[nodes]
+    return inside
 
 
 def _fewest(holds: Ints, idle: Ints, home: int, want: int) -> list[tuple[int, int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 CUBLAS_WORKSPACE = 32 * 2**20  # of Hopper, for each handle; the backward pass has a thread and a handle of its own
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation"}
@@ -77,3 +79,15 @@ def _convolution_workspace(values: Any, weight: Any, output: Any, groups: int) -
         return 0  # PyTorch's own kernels
     last = values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last) and not values.is_contiguous()
     return 0 if last else tensor_bytes(values) + tensor_bytes(weight) + tensor_bytes(output)
+
+
+def operator_flops(function: Any, args: Any, named: Any, found: Any) -> float:
+    """Floating-point operations of an operator's products; 0 for operators that multiply no matrices."""
+    count = flop_registry.get(function.overloadpacket)
+    try:
+        return float(count(*args, **named, out_val=found)) if count is not None else 0.0
+    except AssertionError:  # PyTorch before 2.13 does not count attention whose queries share keys
+        backward = "backward" in function.overloadpacket.__name__
+        queries, _, values = args[1:4] if backward else args[:3]
+        products = 3 * queries.shape[-1] + 2 * values.shape[-1] if backward else queries.shape[-1] + values.shape[-1]
+        return float(2 * math.prod(queries.shape[:-1]) * values.shape[-2] * products)

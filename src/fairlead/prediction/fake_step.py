@@ -15,18 +15,19 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry
 
 from fairlead.core.errors import FairleadError
 from fairlead.prediction import cuda_kernels
 from fairlead.prediction.cuda_kernels import kernel_groups, launches, tensor_bytes, workspaces
 from fairlead.prediction.cuda_paths import CpuForCuda, as_on_cuda
+from fairlead.prediction.step_prediction import DataDependentStep
 from fairlead.prediction.training_step import Training, TrainingStep
 
 CPU = torch.device("cpu")
 NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_", "set_", "resize_"}
 CHECKS = {torch.ops.aten.all.default: "all()", torch.ops.aten.any.default: "any()", torch.ops.aten.rand.default: "rand() < p"}
 DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+fake_tensor.log.setLevel("CRITICAL")  # an error of the user's model is raised, with its text; no traceback before it
 
 
 class Kernel(NamedTuple):
@@ -411,8 +412,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return found
         if name in cuda_kernels.MATMULS:
             self._handle()
-        count = flop_registry.get(function.overloadpacket)
-        flops = count(*args, **named, out_val=found) if count is not None else 0
+        flops = cuda_kernels.operator_flops(function, args, named, found)
         for size in workspaces(name, args, outs):
             self.events.append(("w", size))
         changed = outs or ins[: len(args[0]) if isinstance(args[0], list | tuple) else 1]
@@ -443,8 +443,8 @@ def _explained(problem: Exception) -> FairleadError:
         "numpy",
     )
     if isinstance(problem, DATA) or any(one in text for one in guards):
-        return FairleadError(
-            f"predict module: the model looks at values of its tensors ({text}), so that a step cannot be traced without"
-            " data; measure a short trial instead: fairlead predict module --trial on a machine with a GPU"
+        return DataDependentStep(
+            f"predict module: the model depends on values of its tensors ({text}), so its step cannot be traced without data."
+            " Run 'fairlead predict module --trial' on a machine with a GPU; it trains for a few seconds there"
         )
     return FairleadError(f"predict module: the training step failed with {text}")

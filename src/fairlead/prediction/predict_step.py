@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.prediction.cuda_allocator import memory_use
-from fairlead.prediction.distributed_step import distributed, speeds
+from fairlead.prediction.distributed_step import SIZES, distributed, speeds
 from fairlead.prediction.step_features import DeviceRates, device_rates, device_terms, host_terms, totals
 from fairlead.prediction.step_prediction import StepPrediction
-from fairlead.prediction.step_predictor import shipped_speed_model
+from fairlead.prediction.step_predictor import SpeedModel, shipped_speed_model
 from fairlead.prediction.training_step import Training
 
 if TYPE_CHECKING:
@@ -45,23 +45,22 @@ def predict(
         The prediction for each worker, alone on its GPU.
 
     Raises:
-        FairleadError: If the step cannot be traced, for example because the model's way depends on values of its tensors.
+        FairleadError: If the step cannot be traced, for example because the model depends on values of its tensors.
     """
     from fairlead.prediction.fake_step import trace_step  # needs PyTorch
 
-    trace = trace_step(training)
-    alone = step_prediction_of(trace, device_rates(device), host_launch_us)
-    if workers == 1:
-        return alone
-    by_size = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds(alone, trace, sharding).items())
-    found = distributed(alone, trace, workers, sharding)
-    return replace(found, notes=(*found.notes, f"steps per second times workers, by the number of workers: {by_size}"))
+    trace, there = trace_step(training), device_rates(device)
+    alone = step_prediction_of(trace, there, host_launch_us)
+    by_size = speeds(alone, trace, sharding, sorted({*SIZES, workers}), memory_mb=there.memory_mb)
+    return replace(alone if workers == 1 else distributed(alone, trace, workers, sharding), speeds=by_size)
 
 
-def step_prediction_of(trace: StepTrace, device: DeviceRates, host_launch_us: float | None = None) -> StepPrediction:
-    """The prediction from a trace."""
+def step_prediction_of(
+    trace: StepTrace, device: DeviceRates, host_launch_us: float | None = None, model: SpeedModel | None = None
+) -> StepPrediction:
+    """The prediction from a trace, with the model of speed that ships or another one."""
     memory, (kernels, flops, moved) = memory_use(trace), totals(trace)
-    speed = shipped_speed_model().estimate(device_terms(trace, device), host_terms(trace), kernels, host_launch_us)
+    speed = (model or shipped_speed_model()).estimate(device_terms(trace, device), host_terms(trace), kernels, host_launch_us)
     return StepPrediction(
         device=device.name,
         allocated_mb=memory.allocated_mb,

@@ -4,14 +4,17 @@ the scheduler share this value; it knows neither PyTorch nor how the prediction 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from fairlead.core.errors import InputError, require
+from fairlead.core.errors import FairleadError, InputError, require
+
+if TYPE_CHECKING:
+    from fairlead.core.cluster import Floats
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
 SHARDINGS = ("none", "ddp", "fsdp")
@@ -20,9 +23,14 @@ Z80 = 1.2815515655446004
 """Standard deviations from the middle of a normal distribution to either end of an 80 % interval."""
 MAX_AMOUNT = 1e30
 """Of every number: products of a few stay finite."""
+MAX_WORKERS, MAX_SPEEDS = 65_536, 32
 _WHERE = "prediction"
 _NOT_IN_JOBS = ("parts_mb", "kernels", "flops", "bytes", "communication_mb", "notes")
 _ORDERED = (("utilization_low", "utilization", "utilization_high"), ("steps_per_s_low", "steps_per_s", "steps_per_s_high"))
+
+
+class DataDependentStep(FairleadError):
+    """A training step depends on values of tensors, so that it cannot be traced without data."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class StepPrediction:
     workers: int = 1
     sharding: str = "none"
     communication_mb: float = 0.0  # that each worker sends in a step
+    speeds: Mapping[int, float] = field(default_factory=dict)  # steps per second times workers, by the number of workers
     source: str = "fake step"
     notes: tuple[str, ...] = ()
 
@@ -74,6 +83,13 @@ class StepPrediction:
         )
         for name, value in self.parts_mb.items():
             _check_amount(f"parts_mb.{name}", value)
+        known = isinstance(self.speeds, Mapping) and len(self.speeds) <= MAX_SPEEDS
+        _check(known, f"at most {MAX_SPEEDS} numbers of workers with their speeds", "speeds", self.speeds)
+        for size, speed in self.speeds.items():
+            whole = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= MAX_WORKERS
+            _check(whole, f"numbers of workers from 1 to {MAX_WORKERS}", "speeds", size)
+            _check_amount(f"speeds.{size}", speed)
+            _check(speed > 0, "a speed above 0", f"speeds.{size}", speed)
         for name, least in (("workers", 1), ("kernels", 0)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -85,7 +101,8 @@ class StepPrediction:
 
     def to_data(self) -> dict[str, Any]:
         """Return what `from_data` reads, ready for JSON."""
-        return {**asdict(self), "parts_mb": dict(self.parts_mb), "notes": list(self.notes)}
+        speeds = {str(size): speed for size, speed in sorted(self.speeds.items())}
+        return {**asdict(self), "parts_mb": dict(self.parts_mb), "speeds": speeds, "notes": list(self.notes)}
 
     @property
     def memory_gb(self) -> float:
@@ -99,9 +116,22 @@ class StepPrediction:
             return math.inf
         return (self.steps_per_s_high - self.steps_per_s_low) / (2 * Z80 * self.steps_per_s)
 
+    def speeds_at(self, sizes: Sequence[int]) -> Floats:
+        """`speeds` with these numbers of workers: between those predicted by interpolation, and 0 below and above them."""
+        import numpy as np
+
+        if not self.speeds:
+            return np.zeros(len(sizes))
+        known, speeds = np.log(np.array(sorted(self.speeds.items()))).T
+        asked = np.log(np.maximum(np.array(sizes, dtype=np.float64), 0.5))
+        found: Floats = np.exp(np.interp(asked, known, speeds)) * ((asked >= known[0]) & (asked <= known[-1]))
+        return found
+
     def job_text(self, type_name: str) -> str:
         """Return what a job carries of it as JSON, with the GPU type of a cluster in place of the device's name."""
-        data = {name: value for name, value in asdict(self).items() if name not in _NOT_IN_JOBS}
+        data = {name: value for name, value in self.to_data().items() if name not in _NOT_IN_JOBS}
+        if not self.speeds:  # as before there were any
+            del data["speeds"]
         return orjson.dumps({**data, "device": type_name}).decode()
 
     @classmethod
@@ -124,9 +154,12 @@ class StepPrediction:
             require(name in known, source, f"one of {', '.join(known)}", "prediction", name)
         for name in known[:4]:
             require(name in data, source, "a prediction with this field", name)
-        notes = data.get("notes", ())
+        notes, speeds = data.get("notes", ()), data.get("speeds", {})
+        if isinstance(speeds, Mapping):  # JSON has texts as keys
+            speeds = {int(size) if str(size).isdecimal() and len(str(size)) < 6 else size: one for size, one in speeds.items()}
+        notes = tuple(notes) if isinstance(notes, list | tuple) else notes
         try:
-            return cls(**{**data, "notes": tuple(notes) if isinstance(notes, list | tuple) else notes})
+            return cls(**{**data, "notes": notes, "speeds": speeds})
         except InputError as problem:
             raise InputError(source, problem.expected, field=problem.field, value=problem.value) from None
 

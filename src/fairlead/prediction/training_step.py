@@ -132,6 +132,23 @@ def enable_checkpointing(model: Any) -> None:
     )
 
 
+def allow_torchvision() -> None:
+    """Declare the operators that a torchvision built for CUDA lacks next to a PyTorch without it: timm, Transformers and
+    Diffusers import torchvision."""
+    found = importlib.util.find_spec("torchvision")
+    if _declared or torch.version.cuda is not None or found is None or found.origin is None:
+        return
+    version = Path(found.origin).with_name("version.py")
+    if version.is_file() and "+cu" in version.read_text(encoding="utf-8") and not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _declared.append(library)
+
+
+_declared: list[Any] = []  # a library's operators go with it
+
+
 def training_in(spelled: str, batch_size: int | None = None, **changes: Any) -> Training:
     """Call a function of a file, as "mine.py:training". It returns a `Training`, or a model, inputs, targets and, optionally, a
     loss. `batch_size` is passed to it, if given; `changes` are fields of the training to replace."""
@@ -141,6 +158,7 @@ def training_in(spelled: str, batch_size: int | None = None, **changes: Any) -> 
     if spec is None or spec.loader is None:
         raise InputError("predict module", wanted, field="module", value=spelled)
     module = importlib.util.module_from_spec(spec)
+    allow_torchvision()
     _run(spec.loader.exec_module, module, spelled=spelled)
     make: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(make):

@@ -16,7 +16,7 @@ from fairlead.core import events as ev
 from fairlead.core.cluster import Bools, Cluster, Floats, Ints
 from fairlead.core.device_map import ragged
 from fairlead.core.job import TIME_LIMIT, Job
-from fairlead.core.plan import Launches, RoundPlan, boundary_after, boundary_at
+from fairlead.core.plan import Launches, RoundPlan, boundary_after, decision_at
 from fairlead.core.routes import Session
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.convergence import LOSS, TARGET
@@ -203,7 +203,7 @@ class SimulatedBackend:
             if when > limit or when == math.inf:
                 break
             if awaited:  # the first event fixes where this wait ends
-                limit, awaited = min(until, boundary_at(when, grain)), False
+                limit, awaited = min(until, decision_at(when, grain)), False
             # Where no job shares its accelerators, all ends up to the next other event can be handled at once.
             stretch = when if self.world.devices.shared else max(when, min(limit, outside))
             self._happen(stretch, happened)

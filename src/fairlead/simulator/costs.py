@@ -1,4 +1,4 @@
-"""The time that starts, saves and loads cost a simulated job."""
+"""The time that starts, saves and loads cost a simulated job, and how much slower a gang is on several racks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fairlead.core.job import model_of
 from fairlead.core.rng import stream
 
 MAX_COST_S = 1e9
+MIN_RACK_SPEED = 1e-3
+RACK_SPEED = f"a fraction of the rate, from {MIN_RACK_SPEED:g} to 1"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Costs:
     A job checkpoints when it is suspended, and every `checkpoint_every_s` while it runs; each save takes `checkpoint_s`,
     without progress. The first start takes `launch_s`, every later one `restart_s`. A plan is carried out `decision_s` after
     the moment that it decides on, so that of jobs with equally many rounds, the running ones have attained less service.
+
+    A gang on several racks has `rack_speed` of its rate.
 
     With a `seed`, one of the deviations `starts_vary_s` is added to each start, and a decision takes one of `decisions_vary_s`.
     `unseen_s` is how much longer restarts may take if none was observed: they wait for the job that leaves.
@@ -35,11 +39,13 @@ class Costs:
     decisions_vary_s: tuple[float, ...] = ()
     unseen_s: float = 0.0
     seed: int | None = None
+    rack_speed: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("launch_s", "restart_s", "checkpoint_s", "decision_s"):
             check_number("costs", name, getattr(self, name), f"seconds from 0 to {MAX_COST_S:g}", 0.0, MAX_COST_S)
         check_number("costs", "checkpoint_every_s", self.checkpoint_every_s, "seconds above 0", math.ulp(0.0))
+        check_number("costs", "rack_speed", self.rack_speed, RACK_SPEED, MIN_RACK_SPEED, 1.0)
         if not isinstance(self.by_kind, Mapping) or not all(isinstance(one, Costs) for one in self.by_kind.values()):
             raise InputError("costs", "a Costs for each job type", field="by_kind", value=self.by_kind)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,10 @@ class DynamicsTracker:
         self._pending: dict[int, dict[str, float]] = {}  # reports to send
         self._reported: dict[tuple[int, str], float] = {}  # last reported value
         self._until: dict[int, float] = {}  # the step at which the speed changes next
+        self._learned: dict[int, object] = {}  # by progress up to now
+        self._learning: dict[
+            int, tuple[float, object]
+        ] = {}  # the step of the present speed, and what progress from it on teaches
         self._change_s: dict[int, float] = {}  # the same in seconds, of running jobs
 
     def __contains__(self, number: int) -> bool:
@@ -63,11 +68,16 @@ class DynamicsTracker:
     def rate(self, number: int, job: Job, conditions: RunConditions) -> float:
         """Steps per second under these conditions."""
         steps, declared = conditions.steps, self._declared[number]
-        speed = self._of[number].speed(conditions)
+        since, learned = self._learning.pop(number, (steps, None))
+        if steps > since:
+            self._learned[number] = learned
+        speed = self._of[number].speed(replace(conditions, learned=self._learned.get(number)))
         if not speed.until > steps:
             raise FairleadError(
                 f"the dynamics of job {job.name!r} must give a speed that lasts beyond step {steps:g}, not to {speed.until:g}"
             )
+        if speed.learned is not None:
+            self._learning[number] = steps, speed.learned
         pending = self._pending.setdefault(number, {})
         if speed.batch_size:
             pending[BATCH_SIZE] = float(speed.batch_size)

@@ -22,7 +22,7 @@ from fairlead.simulator.dynamics_tracker import DynamicsTracker
 from fairlead.workloads.dynamics import JobDynamics, RunConditions
 from fairlead.workloads.throughput_tables import ThroughputTable
 
-_FIXED = ("steps", "limit", "launch", "restart", "save", "save_every")  # set when a job is added
+_FIXED = ("steps", "limit", "launch", "restart", "save", "save_every", "rack_speed")  # set when a job is added
 _CHANGING = ("base", "rate", "since", "began", "run_started", "ran", "saved", "saved_at")
 """`began`: when a running job had loaded and made progress. `saved`: its steps at the last save, at second `saved_at`."""
 
@@ -53,6 +53,7 @@ class World:
         self.part: Floats = np.ones(capacity)  # of the row's rate, where the table has no row for that size
         self.type: Ints = np.full(capacity, -1, dtype=np.int64)
         self.spread: Bools = np.zeros(capacity, dtype=np.bool_)
+        self.across_racks: Bools = np.zeros(capacity, dtype=np.bool_)
         self.started: Bools = np.zeros(capacity, dtype=np.bool_)
         self.jobs: dict[int, Job] = {}
         self.dynamics = DynamicsTracker(dynamics or {})
@@ -64,6 +65,7 @@ class World:
         # Whether any job has had a route, or ran at a part of a row's rate. Otherwise their arithmetic is skipped.
         self._routed, self._in_part = False, False
         self._spread_matters = not np.array_equal(self.table.spread, self.table.alone)
+        self._racks_matter = False  # whether any job is slower on several racks
         self._next_end: float | None = math.inf  # None: to be computed again
 
     def add(self, jobs: Mapping[int, Job]) -> None:
@@ -79,12 +81,13 @@ class World:
         self.row[numbers] = np.array([self.table.row(kind, workers) for kind, workers in types], dtype=np.int64)[of]
         self.workers[numbers] = np.array([workers for _, workers in types], dtype=np.int64)[of]
         costs = [self.costs.of(kind) for kind, _ in types]
-        each = np.array([(c.launch_s, c.restart_s, c.checkpoint_s, c.checkpoint_every_s) for c in costs])
+        each = np.array([(c.launch_s, c.restart_s, c.checkpoint_s, c.checkpoint_every_s, c.rack_speed) for c in costs])
         self._block[numbers, 0] = [job.steps for job in jobs.values()]
         self._block[numbers, 1] = limits = [job.time_limit_s for job in jobs.values()]
-        self._block[numbers, 2:6] = each[of]
+        self._block[numbers, 2:7] = each[of]
         self.has_costs = self.has_costs or bool((each[:, :3] > 0).any())
         self._saving = self._saving or bool((each[:, 3] < math.inf).any())
+        self._racks_matter = self._racks_matter or bool(self.cluster.nodes_of_rack and (each[:, 4] < 1).any())
         self._limited = self._limited or min(limits) < math.inf
         self.has_dynamics = self.dynamics.add(jobs, self.columns["steps"])
 
@@ -99,7 +102,8 @@ class World:
         self.row, self.workers, self.type = (
             _grown(column, size, fill) for column, fill in ((self.row, 0), (self.workers, 1), (self.type, -1))
         )
-        self.spread, self.started = (_grown(column, size, False) for column in (self.spread, self.started))
+        flags = (self.spread, self.across_racks, self.started)
+        self.spread, self.across_racks, self.started = (_grown(column, size, False) for column in flags)
 
     def out_of_memory(self, launches: Launches) -> Ints:
         """The jobs that, started in this order, find less memory left on an accelerator than they need."""
@@ -264,7 +268,7 @@ class World:
         return self._set_rates(jobs)
 
     def _set_sizes(self, launches: Launches) -> None:
-        """Note the size that the plan gives each gang, and whether the gang is on more nodes than it needs."""
+        """Note the size that the plan gives each gang, and whether it is on more nodes than it needs, or on several racks."""
         same = launches.workers.tobytes() == self.workers[launches.jobs].tobytes()  # ten times faster than a comparison
         if self.has_dynamics or self._routed or launches.batch_sizes is not None or not same:
             for index, (number, workers) in enumerate(zip(launches.jobs.tolist(), launches.workers.tolist())):
@@ -277,6 +281,8 @@ class World:
                 self._in_part = self._in_part or self.part[number] != 1.0
         if self._spread_matters:
             self.spread[launches.jobs] = self.cluster.spread(launches.accelerators, launches.offsets, launches.types)
+        if self._racks_matter:
+            self.across_racks[launches.jobs] = self.cluster.across_racks(launches.accelerators, launches.offsets)
 
     def _row(self, number: int, workers: int, batch_size: int) -> tuple[int, float]:
         """The row of a job at the size and batch size that it is given, and the part of the row's rate. A job with dynamics
@@ -297,6 +303,8 @@ class World:
                 if number in self.dynamics:
                     conditions = self._conditions(number, float(alone[index]))
                     alone[index] = self.dynamics.rate(number, self.jobs[number], conditions)
+        if self._racks_matter:
+            alone *= np.where(self.across_racks[jobs], c["rack_speed"][jobs], 1.0)
         neighbours = self._apply_interference(jobs, alone) if self.devices.shared else NONE
         if len(alone) and alone.item(alone.argmin()) <= 0:
             raise InvalidPlan(self._why_no_rate(int(jobs[int(alone.argmin())])))

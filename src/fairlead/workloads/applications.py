@@ -28,6 +28,7 @@ from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.job import ELASTIC, TIMED, batch_size_of, model_of
 from fairlead.core.plan import TUNED
 from fairlead.models import goodput
+from fairlead.models.goodput import Goodputs, StepModel
 from fairlead.workloads.dynamics import JobDynamics, RunConditions, Speed
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -35,8 +36,12 @@ from fairlead.workloads.trace import Trace
 _MAX_LOCAL = {"yolov3": 8}
 """Limits of the authors where more was measured than fits everywhere."""
 
-_SIZES = 50
-"""The number of batch sizes that are tried for the best one, in geometric steps."""
+_RIGID = ("ncf",)
+"""Applications that the authors' simulator gives one worker and the requested batch size under every scheduler."""
+
+_TUNING_S = 30.0
+"""How long a job runs after a start or a change until it tunes its batch size again. The authors' jobs tune once a minute, and
+half of the minute after a start is the restart."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,6 @@ class Application:
     progress: Floats  # batch sizes × epochs
     grad_sqr: Floats
     grad_var: Floats
-    _tuned: dict[tuple[tuple[int, ...], int], BatchSplit] = field(default_factory=dict, init=False, repr=False, compare=False)
     _curves: dict[tuple[int, ...], StepTimeCurve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -110,6 +114,11 @@ class Application:
         measured = int(max(curve.local[-1] for curve in self.placed.values()))
         return min(measured, _MAX_LOCAL.get(self.name, measured))
 
+    @cached_property
+    def limits(self) -> Floats:
+        """One row of `Goodputs.limits`."""
+        return np.array([(self.smallest, self.largest, self.min_local, self.max_local)], dtype=np.float64)
+
     def epoch(self, progress: float) -> int:
         """The epoch of a job; progress slightly before its end counts as its end."""
         at = int(self.ends.searchsorted(progress * (1 + 1e-9) + 1e-9, side="right"))
@@ -121,29 +130,6 @@ class Application:
         passes = int(accumulation_steps(batch_size, workers, self.max_local, self.smallest))
         piece = math.ceil(local / passes - 1e-8)
         return BatchSplit(max(1, min(piece, self.largest // (workers * passes))), passes)
-
-    def tuned(self, per_node: tuple[int, ...], epoch: int) -> BatchSplit:
-        """The split with the best goodput on a placement, which a job that tunes its batch size uses."""
-        known = self._tuned.get((per_node, epoch))
-        if known is None:
-            known = self._tuned[per_node, epoch] = self._tune(per_node, epoch)
-        return known
-
-    def _tune(self, per_node: tuple[int, ...], epoch: int) -> BatchSplit:
-        workers = sum(per_node)
-        least = max(self.smallest, self.min_local * workers)
-        if least >= self.largest:
-            return self.split(self.largest, workers)
-        sizes = np.geomspace(least, self.largest, _SIZES)
-        passes: Floats = accumulation_steps(sizes, workers, self.max_local, self.smallest)
-        local = np.ceil(sizes / workers / passes - 1e-8)
-        batch = np.minimum(local * passes * workers, self.largest)
-        fits = (local >= self.min_local) & (local <= self.max_local) & (local * passes * workers <= self.largest)
-        step_s, sync_s = self.curve(per_node).at(local)
-        sqr, var = self.noise(batch, epoch)
-        goodput = np.where(fits, _gain(sqr, var, batch / self.smallest) / (step_s + (passes - 1) * (step_s - sync_s)), 0.0)
-        best = int(goodput.argmax())
-        return BatchSplit(int(local[best]), int(passes[best]))
 
     def rate(self, per_node: tuple[int, ...], split: BatchSplit, epoch: int) -> float:
         """Progress per second."""
@@ -296,26 +282,76 @@ SOURCE = "applications"
 
 
 @dataclass(frozen=True)
+class TuningState:
+    """What a job that tunes its batch size has measured: its configurations as `goodput.Seen`, the model of them, and the last
+    noise of its gradients. Pollux' agent keeps the same over restarts (§4.1)."""
+
+    seen: tuple[tuple[float, ...], ...] = ()
+    model: StepModel | None = None
+    noise: tuple[float, float] = (0.0, 0.0)
+    _best: dict[tuple[int, ...], BatchSplit] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def best(self, app: Application, per_node: tuple[int, ...]) -> BatchSplit:
+        """The split with the best goodput by the model; for a job that has measured nothing, the smallest."""
+        known = self._best.get(per_node)
+        if known is None:
+            known = self._best[per_node] = self._best_split(app, per_node)
+        return known
+
+    def _best_split(self, app: Application, per_node: tuple[int, ...]) -> BatchSplit:
+        workers = sum(per_node)
+        if self.model is None or app.min_local * workers >= app.largest:
+            return app.split(min(max(app.smallest, app.min_local * workers), app.largest), workers)
+        one = Goodputs(np.array([self.model.to_data()]), np.array([self.noise]), app.limits, np.array([workers]))
+        local, passes = one.best_splits(np.array([workers]), np.array([len(per_node) > 1]))
+        return BatchSplit(max(1, min(int(local[0]), app.largest // (workers * int(passes[0])))), int(passes[0]))
+
+    def after(self, app: Application, per_node: tuple[int, ...], split: BatchSplit, epoch: int) -> TuningState:
+        """The state after progress with this split. Each configuration is measured once."""
+        workers = sum(per_node)
+        sqr, var = app.noise(split.batch_size(workers), epoch)
+        noise = float(sqr), float(var)
+        configuration = float(len(per_node)), float(workers), float(split.local)
+        if any(one[:3] == configuration for one in self.seen):
+            return self if noise == self.noise else TuningState(self.seen, self.model, noise)
+        step_s, sync_s = app.curve(per_node).at(split.local)
+        seen = (*self.seen, (*configuration, float(step_s - sync_s), float(step_s)))
+        return TuningState(seen, StepModel.of(seen), noise)
+
+
+@dataclass(frozen=True)
 class ApplicationDynamics(JobDynamics):
-    """An application at a batch size. A plan can give another one, or let the job tune it: then it is the one with the best
-    goodput. Jobs report what `models.goodput` names."""
+    """An application at a batch size. A plan can give another one, or let the job tune it: then it is the best one by what the
+    job has measured, and the job measures at most every half minute. Jobs report what `models.goodput` names."""
 
     application: Application
     batch_size: int
     _speeds: dict[tuple[tuple[int, ...], int, int], Speed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def speed(self, conditions: RunConditions) -> Speed:
-        """The speed in the present epoch, computed once for each placement and batch size."""
+        """The speed in the present epoch; of a batch size that is not tuned, computed once for each placement."""
         epoch = self.application.epoch(conditions.steps)
+        if conditions.batch_size == TUNED:
+            return self._tuned_speed(conditions, epoch)
         key = conditions.per_node, conditions.batch_size, epoch
         known = self._speeds.get(key)
         if known is None:
-            known = self._speeds[key] = self._speed(*key)
+            split = self.application.split(conditions.batch_size or self.batch_size, sum(conditions.per_node))
+            known = self._speeds[key] = self._speed(conditions.per_node, split, epoch)
         return known
 
-    def _speed(self, per_node: tuple[int, ...], given: int, epoch: int) -> Speed:
+    def _tuned_speed(self, conditions: RunConditions, epoch: int) -> Speed:
+        app, per_node = self.application, conditions.per_node
+        before = conditions.learned if isinstance(conditions.learned, TuningState) else TuningState()
+        split = before.best(app, per_node)
+        after = before.after(app, per_node, split, epoch)
+        speed = replace(self._speed(per_node, split, epoch), learned=after)
+        if after.best(app, per_node) == split:
+            return speed
+        return replace(speed, until=min(speed.until, conditions.steps + _TUNING_S * speed.rate))
+
+    def _speed(self, per_node: tuple[int, ...], split: BatchSplit, epoch: int) -> Speed:
         app, workers = self.application, sum(per_node)
-        split = app.tuned(per_node, epoch) if given == TUNED else app.split(given or self.batch_size, workers)
         until = float(app.ends[epoch]) if epoch < len(app.ends) - 1 else math.inf
         size = split.batch_size(workers)
         return Speed(app.rate(per_node, split, epoch), until, size, self._reports(per_node, split, epoch))
@@ -350,7 +386,7 @@ def with_applications(trace: Trace, applications: Mapping[str, Application]) -> 
             raise InputError(where, f"an application that was measured ({known})", field="kind", value=job.kind)
         if size is None or not app.smallest <= size <= app.largest:
             raise InputError(where, f"a batch size from {app.smallest} to {app.largest}", field="kind", value=job.kind)
-        jobs.append(replace(job, steps=app.steps, mode=ELASTIC))
+        jobs.append(replace(job, steps=app.steps, mode=job.mode if app.name in _RIGID else ELASTIC))
         dynamics[job.name] = alike.setdefault(job.kind, ApplicationDynamics(app, size))
     return replace(trace.with_jobs(jobs), dynamics=dynamics)
 

@@ -32,6 +32,7 @@ class RunConditions:
     rate: float = 0.0  # steps per second of its job type, likewise
     cpus: float = math.inf  # for each worker, by the plan or the share of its nodes
     host_memory_gb: float = math.inf
+    learned: object = None  # the `Speed.learned` of the last speed at which it made progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Speed:
     until: float = math.inf
     batch_size: int = 0  # 0: unknown
     reports: Mapping[str, float] = field(default_factory=dict)  # other metrics that the job reports
+    learned: object = None  # what the job knows of itself after progress at this speed, over all its runs
 
 
 class JobDynamics(Protocol):
@@ -65,7 +67,7 @@ def run_time_s(job_dynamics: JobDynamics, declared: float, conditions: RunCondit
         if not (speed.rate > 0 and until > conditions.steps):
             return math.inf
         seconds += (until - conditions.steps) / speed.rate
-        conditions = replace(conditions, steps=until)
+        conditions = replace(conditions, steps=until, learned=speed.learned)
     return seconds
 
 

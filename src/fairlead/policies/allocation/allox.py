@@ -13,7 +13,7 @@ many jobs are matched as make queues of a given depth, in the order of submissio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -46,12 +46,14 @@ class AlloX:
 
     AlloX has no gangs. Here each worker of a gang counts as a job, on the type on which the gang ends soonest. Where only some
     of its workers are first in their queues, their accelerators are reserved. The rest goes to the other gangs by submission,
-    each on the fastest type that has enough."""
+    each on the fastest type that has enough. With `gangs=share`, as in Shockwave's simulator, a gang is matched as one worker.
+    From then on it has 1/workers of the time, and takes no accelerator from the matching."""
 
     paper: ClassVar[str] = "AlloX (Le et al., EuroSys'20); Gavel §7.3"
     alpha: float = 0.3  # part of the waiting jobs that is matched, by submission
     preempt: bool = False  # jobs may be preempted for jobs that come before them in the order
     max_depth: int = 32  # queue places for each GPU, at most
+    gangs: Literal["whole", "share"] = "whole"  # a matched gang has all of the time on its GPUs, or 1/workers of it
 
     def __post_init__(self) -> None:
         require(0 < self.alpha <= 1, "policy allox", "a number above 0, up to 1", "alpha", self.alpha)
@@ -63,35 +65,39 @@ class AlloX:
         usable = ((jobs.fits & rates.runs_on[rates.row])[:, None] >> np.arange(types) & 1).astype(np.bool_)
         usable &= jobs.workers[:, None] <= view.capacity
         free = view.capacity.copy()
-        given = np.full(len(jobs), -1, dtype=np.int64)
-        if not self.preempt:
-            _keep(_remembered(view, memo), usable, jobs.workers, free, given)
+        before = np.full(len(jobs), -1, dtype=np.int64) if self.preempt else _remembered(view, memo)
+        width = jobs.workers if self.gangs == "whole" else np.ones_like(jobs.workers)
+        sharing = width < jobs.workers  # gangs with a part of the time
+        given = _kept(np.where(sharing, -1, before), usable, width, free)
         speed = np.where(usable, rates.of_jobs, 0.0)
         first_come = np.lexsort((jobs.number, jobs.submitted_s))
         queue = first_come[(given[first_come] < 0) & usable[first_come].any(axis=1)]
         wanted = np.where(usable & (free > 0), speed, 0.0)
-        matched = self._head(queue[wanted[queue].any(axis=1)], jobs.workers, free)
-        for at in matched[jobs.workers[matched] > 1].tolist():
+        matched = self._head(queue[wanted[queue].any(axis=1)], width, free)
+        for at in matched[width[matched] > 1].tolist():
             wanted[at] *= np.arange(types) == _earliest_finish_type(at, jobs, speed, free, given)
         matched = matched[wanted[matched].any(axis=1)]
         incomplete = np.zeros(len(jobs), dtype=np.bool_)
         if len(matched):
-            part = matched.repeat(jobs.workers[matched])
+            part = matched.repeat(width[matched])
             left = np.maximum(jobs.steps_left[part], 1e-9)[:, None]
             times = np.divide(left, wanted[part], out=np.full((len(part), types), np.inf), where=wanted[part] > 0)
             here = np.where(jobs.running, jobs.type, -1)[part]
             type_of_job = match_jobs(times, free, here)
             starts = queue_heads(times, type_of_job, free, here)
             begun, on = part[starts], type_of_job[starts]
-            whole = np.bincount(begun, minlength=len(jobs))[begun] == jobs.workers[begun]
+            whole = np.bincount(begun, minlength=len(jobs))[begun] == width[begun]
             given[begun[whole]] = on[whole]
             incomplete[begun[~whole]] = True
             free -= np.bincount(on, minlength=types)
-        _start_gangs(queue[(jobs.workers[queue] > 1) & ~incomplete[queue]], speed, jobs.workers, free, given)
+        _start_gangs(queue[(width[queue] > 1) & ~incomplete[queue]], speed, width, free, given)
+        had = sharing & (before >= 0) & usable[np.arange(len(jobs)), before]
+        given[had] = before[had]
         chosen = (given >= 0).nonzero()[0]
         numbers, on = jobs.number[chosen], given[chosen]
         alone = np.full(len(chosen), -1, dtype=np.int64)
-        return Allocation(numbers, alone, on, np.ones(len(chosen))), {"jobs": numbers, "types": on}
+        share = Allocation.tidy(width[chosen] / jobs.workers[chosen])
+        return Allocation(numbers, alone, on, share), {"jobs": numbers, "types": on}
 
     def _head(self, waits: Ints, workers: Ints, free: Ints) -> Ints:
         """The waiting jobs that are matched, by submission."""
@@ -255,13 +261,15 @@ def _remembered(view: Snapshot, memo: Memo) -> Ints:
     return before
 
 
-def _keep(before: Ints, usable: Bools, workers: Ints, free: Ints, given: Ints) -> None:
-    """Keep the types of jobs as far as there are accelerators."""
+def _kept(before: Ints, usable: Bools, workers: Ints, free: Ints) -> Ints:
+    """The types that jobs keep, as far as there are accelerators, which are `free` no more; -1: none."""
+    given = np.full(len(before), -1, dtype=np.int64)
     for at in (before >= 0).nonzero()[0].tolist():
         type_ = before[at]
         if usable[at, type_] and free[type_] >= workers[at]:
             given[at] = type_
             free[type_] -= workers[at]
+    return given
 
 
 def _earliest_finish_type(gang: int, jobs: JobColumns, speed: Floats, free: Ints, given: Ints) -> int:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
-from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, account_levels, with_parents
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions
-from fairlead.policies.allocation.lp.demand_model import MAX_HULL_TYPES, DemandModel, ModelAnswer, solve_with_sharing
-from fairlead.policies.allocation.lp.hull_model import HullModel
+from fairlead.policies.allocation.lp.demand_model import (
+    MAX_HULL_TYPES,
+    DemandModel,
+    ModelAnswer,
+    model_of_types,
+    solve_with_sharing,
+)
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, even_mix, no_allocation, normalized_rates
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 from fairlead.policies.allocation.lp.water_filling_model import (
@@ -38,7 +44,7 @@ def water_fill(view: Snapshot, groups: ShareGroups, *, aware: bool, sharing: Sha
     jobs, kind = view.jobs, classes.class_of[here]
     weight, groups = jobs.weight[here], groups.only(here)
     if aware:
-        demands = HullModel("water filling", classes, view.capacity)
+        demands = model_of_types("water filling", classes, view.capacity)
         model = FlexibleFill(demands, normalized_rates(classes, view.capacity).max(axis=1)[kind])
         reached = fill_levels(model, weight, groups)
         time = demands.shares(model.to_demands(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
@@ -78,8 +84,24 @@ def check_weights(where: str, weights: Mapping[str, float]) -> None:
 def accounts(
     view: Snapshot, weights: Mapping[str, float], inside: Inside = "fairness", but: Mapping[str, Inside] | None = None
 ) -> ShareGroups:
-    """The accounts of a view's jobs as groups."""
+    """The accounts of a view's jobs as groups, below the accounts that these belong to."""
     present, of = np.unique(view.jobs.account, return_inverse=True)
     names = [view.names.accounts[code] for code in present.tolist()]
-    weight = np.array([weights.get(name, 1.0) for name in names])
-    return ShareGroups(of, weight, np.array([(but or {}).get(name, inside) == "fifo" for name in names]))
+    levels = account_levels(names)
+    above: ShareGroups | None = None
+    for upper, lower in pairwise(levels):
+        parent_of = dict(zip(lower, upper))
+        place = {name: at for at, name in enumerate(dict.fromkeys(upper))}
+        weight = np.array([weights.get(name, 1.0) for name in place])
+        members = np.array([place[parent] for parent in parent_of.values()])
+        above = ShareGroups(members, weight, np.zeros(len(place), dtype=np.bool_), above)
+    kinds = {own: _inside(name, inside, but or {}) for own, name in zip(levels[-1], names)}
+    own = {name: at for at, name in enumerate(kinds)}
+    groups = np.array([own[name] for name in levels[-1]], dtype=np.int64)
+    weight = np.array([weights.get(name, 1.0) for name in own])
+    return ShareGroups(groups[of], weight, np.array([kind == "fifo" for kind in kinds.values()]), above)
+
+
+def _inside(account: str, inside: Inside, but: Mapping[str, Inside]) -> Inside:
+    """How an account divides its time: as `but` has it for the account or the nearest one above."""
+    return next((but[name] for name in with_parents(account) if name in but), inside)

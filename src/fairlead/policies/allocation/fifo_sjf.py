@@ -3,7 +3,7 @@
     max_X Σ_m (M − m) · throughput(m, X) / throughput(m, X^fastest)
 
 With co-location or spread gangs it is a program over classes and their columns (lp/weighted_sum.py), which is also exact.
-`sticky` is FIFO as in Gavel's simulator: a greedy queue, not a linear program. Shortest job first is
+`greedy` is FIFO as in Gavel's simulator: a queue, served anew at each recomputation, not a program. Shortest job first is
 
     min_X min_m  left_m / throughput(m, X)
 
@@ -29,26 +29,30 @@ from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, 
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 from fairlead.policies.allocation.lp.weighted_sum import WarmStart, maximize_weighted_sum, solve_by_job
 
+FIFO_SHARES_ABOVE = 1.5
+"""With `greedy`, jobs share GPUs where their combined normalized throughput is above this, as in Gavel's simulator."""
+
 
 @dataclass(frozen=True)
 class FifoPerf(SharingOptions):
     """Give earlier jobs their fastest GPU type first: maximize throughput, weighted by order of arrival.
 
-    `sticky`: as in Gavel's simulator, a job takes the fastest type with room and keeps it. The queue stops at the first job
-    without room. With `space_sharing`, such jobs are co-located where the combined throughput is highest."""
+    `greedy`: as in Gavel's simulator, each job in turn takes the fastest type with room, and the queue stops at the first job
+    without room. A recomputation starts from an empty cluster, so a job moves to a faster type that has become free. With
+    `space_sharing`, the jobs without room are co-located in turn, up to the first whose combined throughput is at most 1.5."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
-    sticky: bool = False  # jobs are placed one by one, each keeps its type, and no job overtakes the first that finds no room
+    greedy: bool = False  # jobs are placed one by one, and no job overtakes the first that finds no room
     _near: list[WarmStart] = field(default_factory=list, init=False, repr=False, compare=False)  # the proof of the last optimum
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
-        if self.alone and not self.sticky:
+        if self.alone and not self.greedy:
             return _alone(view, memo)
         classes = classes_of(view)
         if not len(classes):
             return no_allocation(view), memo
-        if self.sticky:
-            return self._one_by_one(view, classes, memo)
+        if self.greedy:
+            return self._one_by_one(view, classes), memo
 
         def answer(model: DemandModel, _: ModelAnswer | None) -> ModelAnswer:
             assert isinstance(model, ThroughputPolytope)
@@ -59,24 +63,13 @@ class FifoPerf(SharingOptions):
 
         return solve_with_sharing("FIFO", view, classes, self, answer)[0], memo
 
-    def _one_by_one(self, view: Snapshot, classes: JobClasses, memo: Memo) -> tuple[Allocation, Memo]:
-        number, queue_order = view.jobs.number, np.arange(len(view.jobs))
-        held: dict[int, int] = {}
+    def _one_by_one(self, view: Snapshot, classes: JobClasses) -> Allocation:
+        queue_order = np.arange(len(view.jobs))
+        type_of_row = greedy_types(view, classes, queue_order, strict=True, placement_sensitive=self.placement_sensitive)
         host_of_guest: dict[int, int] = {}
-        if isinstance(memo, Mapping):
-            row_of = {one: row for row, one in enumerate(number.tolist())}
-            held = {row_of[one]: type_ for one, type_ in zip(memo["number"].tolist(), memo["type"].tolist()) if one in row_of}
-            known = zip(memo["guest"].tolist(), memo["host"].tolist())
-            host_of_guest = {row_of[guest]: row_of[host] for guest, host in known if guest in row_of and host in row_of}
-            held = {row: type_ for row, type_ in held.items() if row not in host_of_guest}
-        type_of_row = greedy_types(
-            view, classes, queue_order, strict=True, held=held, placement_sensitive=self.placement_sensitive
-        )
-        host_of_guest = colocate_waiting(view, type_of_row, queue_order, host_of_guest) if self.space_sharing else {}
-        guests, hosts = np.array([*host_of_guest], dtype=np.int64), np.array([*host_of_guest.values()], dtype=np.int64)
-        row = (type_of_row >= 0).nonzero()[0]
-        kept = {"number": number[row], "type": type_of_row[row], "guest": number[guests], "host": number[hosts]}
-        return pair_allocation(view, type_of_row, host_of_guest), kept
+        if self.space_sharing:
+            host_of_guest = colocate_waiting(view, type_of_row, queue_order, above=FIFO_SHARES_ABOVE, strict=True)
+        return pair_allocation(view, type_of_row, host_of_guest)
 
 
 def _by_arrival(present: Ints, count: int) -> Floats:
@@ -120,7 +113,7 @@ class ShortestJobFirstPerf(SharingOptions):
         if self.space_sharing:
             hosts = type_of_row.copy()
             hosts[queue_order[:1]] = -1
-            return pair_allocation(view, type_of_row, colocate_waiting(view, hosts, queue_order[1:], {})), memo
+            return pair_allocation(view, type_of_row, colocate_waiting(view, hosts, queue_order[1:])), memo
         return Allocation.alone(view.jobs.number, whole_shares(type_of_row, len(view.capacity))), memo
 
 
@@ -130,34 +123,28 @@ def greedy_types(
     queue_order: Ints,
     *,
     strict: bool,
-    held: Mapping[int, int] | None = None,
     placement_sensitive: bool = False,
 ) -> Ints:
     """By row of the view, the type that the job takes, or -1: in turn, each job takes all its workers on its fastest type that
-    has room. Jobs in `held` (row → type) come first, if their type has room. `strict`: stop at the first job without room."""
+    has room. `strict`: stop at the first job without room."""
     room, class_of_row = view.capacity.tolist(), classes.class_of.tolist()
     consolidated_room = [1.0 + 1e-9] * len(room)  # by type: the fraction of its nodes that consolidated gangs can still use
     workers = view.jobs.workers.tolist()
     preferred = _preferred_types(view, classes, placement_sensitive)
     type_of_row = np.full(len(view.jobs), -1, dtype=np.int64)
 
-    def take_first_fitting(row: int, candidates: list[tuple[int, float]]) -> bool:
-        for type_, part in candidates:
+    for row in queue_order.tolist():
+        if class_of_row[row] < 0:
+            continue
+        for type_, part in preferred[class_of_row[row]]:
             if room[type_] >= workers[row] and consolidated_room[type_] >= part:
                 room[type_] -= workers[row]
                 consolidated_room[type_] -= part
                 type_of_row[row] = type_
-                return True
-        return False
-
-    for row, type_ in (held or {}).items():
-        if class_of_row[row] >= 0:
-            take_first_fitting(row, [one for one in preferred[class_of_row[row]] if one[0] == type_])
-    for row in queue_order.tolist():
-        if class_of_row[row] < 0 or type_of_row[row] >= 0:
-            continue
-        if not take_first_fitting(row, preferred[class_of_row[row]]) and strict:
-            break
+                break
+        else:
+            if strict:
+                break
     return type_of_row
 
 
@@ -176,9 +163,11 @@ def _preferred_types(view: Snapshot, classes: JobClasses, placement_sensitive: b
     ]
 
 
-def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_of_guest: Mapping[int, int]) -> dict[int, int]:
-    """Map jobs without room to the jobs that host them, as rows of the view. Pairs in `host_of_guest` stay co-located where
-    possible. Each other job, in queue order, goes to the host with the highest combined throughput, if that is above one."""
+def colocate_waiting(
+    view: Snapshot, type_of_row: Ints, queue_order: Ints, *, above: float = 1.0, strict: bool = False
+) -> dict[int, int]:
+    """Map jobs without room to the jobs that host them, as rows of the view. Each job, in queue order, goes to the host with
+    the highest combined throughput, if that is above `above`. `strict`: stop at the first job without a host."""
     rates, workers = view.rates, view.jobs.workers
     free = type_of_row >= 0  # hosts without a guest
     found: dict[int, int] = {}
@@ -200,19 +189,16 @@ def colocate_waiting(view: Snapshot, type_of_row: Ints, queue_order: Ints, host_
             both &= np.array([(min(me, other), max(me, other)) not in view.separated for other in others], dtype=np.bool_)
         return np.where(both & (fits > 0), together / np.maximum(alone, 1e-300), 0.0)
 
-    for guest, host in host_of_guest.items():
-        if type_of_row[guest] < 0 and free[host] and combined_throughput(guest, np.array([host]))[0] > 1.0:
-            found[guest], free[host] = host, False
-    for guest in queue_order.tolist():
-        if type_of_row[guest] >= 0 or guest in found:
-            continue
+    for guest in queue_order[type_of_row[queue_order] < 0].tolist():
         hosts = free.nonzero()[0]
         if not len(hosts):
             break
         value = combined_throughput(guest, hosts)
         best = int(value.argmax())
-        if value[best] > 1.0:
+        if value[best] > above:
             found[guest], free[hosts[best]] = int(hosts[best]), False
+        elif strict:
+            break
     return found
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.columns import significant
+from fairlead.core.columns import canonical
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions, check_optimum
@@ -63,7 +63,7 @@ def _min_max_rho(
 ) -> tuple[Allocation, Memo]:
     classes = classes_of(view, type_agnostic=type_agnostic)
     left = view.jobs.steps_left
-    rate = significant(isolated_rates(view, classes, type_agnostic=type_agnostic))
+    rate = canonical(isolated_rates(view, classes, type_agnostic=type_agnostic))
     spent = isolated_s(view, left, memo)
     kept: dict[str, Any] = {"number": view.jobs.number.copy(), "left": left, "rate": rate, "isolated_s": spent}
     if not len(classes):

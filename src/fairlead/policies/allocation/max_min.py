@@ -29,6 +29,7 @@ from fairlead.policies.allocation.lp.job_classes import (
     normalized_rates,
 )
 from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, divide_among_members
+from fairlead.policies.allocation.lp.per_job_model import all_differ, max_min_by_blocks
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class MaxMinFairnessPerf(SharingOptions):
         default_factory=lambda: MaxMinProgram("max-min fairness"), init=False, repr=False, compare=False
     )
 
+    _prices: list[Floats] = field(default_factory=list, init=False, repr=False, compare=False)  # of jobs that all differ
+
     def __post_init__(self) -> None:
         check_optimum("max-min-fairness-perf", self.optimum, self)
 
@@ -77,6 +80,11 @@ class MaxMinFairnessPerf(SharingOptions):
         gain = normalized_rates(classes, view.capacity)
         if self.optimum == "centre":
             return classes.each(view, analytic_centre_shares(classes, view.capacity, gain)), memo
+        if self.alone and all_differ(classes, merged=True):
+            near = self._prices[0] if self._prices and self._prices[0].shape[2] == len(view.capacity) else None
+            shares, near = max_min_by_blocks("max-min fairness", classes, view.capacity, gain, near)
+            self._prices[:] = [near]
+            return classes.each(view, shares), memo
         paired = colocated_gain(classes, view, gain) if self.space_sharing else None
         spread = spread_gain(classes, view, gain) if self.placement_sensitive else None
         worth = gain if spread is None else np.concatenate((gain, spread.gain), axis=1)

@@ -15,11 +15,13 @@ from typing import ClassVar
 import numpy as np
 
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Bools
+from fairlead.core.cluster import Bools, Floats
 from fairlead.core.events import Memo
+from fairlead.core.job import account_levels, with_parents
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.base import accounts, check_weights
 from fairlead.policies.allocation.lp.job_classes import classes_of, even_mix, fill_fixed_mix
+from fairlead.policies.allocation.lp.water_filling_model import ShareGroups
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Proportional:
 class StaticPartition:
     """Give each account a fixed part of every GPU type by its weight, divided evenly among its jobs; accounts do not lend.
 
-    `weights` of accounts by name (default 1). An account named there keeps its part while it has no jobs."""
+    `weights` of accounts by name (default 1). An account named there keeps its part while it has no jobs. `a/b` has a part of
+    that of `a`."""
 
     paper: ClassVar[str] = "Gavel §7.3, Figure 12b (Narayanan et al., OSDI'20)"
     weights: Mapping[str, float] = field(default_factory=dict)  # weight of each account; default: 1
@@ -62,9 +65,7 @@ class StaticPartition:
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
         groups = accounts(view, self.weights)
-        here = {view.names.accounts[code] for code in np.unique(view.jobs.account).tolist()}
-        absent = sum(weight for name, weight in self.weights.items() if name not in here)
-        part = groups.weight / (groups.weight.sum() + absent)
+        part = self._parts(view, groups)
         classes = classes_of(view, group=groups.of, type_agnostic=True)
         each = np.zeros((len(classes), len(view.capacity)))
         for party in np.unique(classes.group).tolist():
@@ -74,6 +75,24 @@ class StaticPartition:
             mix = even_mix(own, room)
             each[mine] = mix * fill_fixed_mix(own, mix, room)[:, None]
         return classes.each(view, each), memo
+
+    def _parts(self, view: Snapshot, groups: ShareGroups) -> Floats:
+        """By group: at every level of the tree, its weight by the weights of all siblings that have jobs or are named."""
+        present, of = np.unique(view.jobs.account, return_inverse=True)
+        names = [view.names.accounts[code] for code in present.tolist()]
+        known = {above for name in names for above in with_parents(name)}
+        known |= {above for name in self.weights for above in with_parents(name)[1:]}
+        levels = account_levels([*names, *(name for name in self.weights if name not in known)])
+        parts = np.ones(len(names))
+        for upper, level in zip((("",) * len(levels[0]), *levels), levels):
+            siblings: dict[str, tuple[list[float], list[float]]] = {parent: ([], []) for parent in upper}  # with jobs; absent
+            for name, at in {name: at for at, name in reversed([*enumerate(level)])}.items():
+                siblings[upper[at]][at >= len(names)].append(self.weights.get(name, 1.0))
+            total = {parent: np.array(here[::-1]).sum() + sum(away[::-1]) for parent, (here, away) in siblings.items()}
+            parts *= [self.weights.get(name, 1.0) / total[parent] for parent, name in zip(upper, level[: len(names)])]
+        by_group = np.zeros(len(groups.weight))
+        by_group[groups.of] = parts[of]
+        return by_group
 
 
 def _usable(view: Snapshot) -> Bools:

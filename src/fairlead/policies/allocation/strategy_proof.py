@@ -35,6 +35,9 @@ GAP = 1e-11
 
 _STEPS = 300
 
+_SHARES = 1e6
+"""Shares are rounded down to this part of the time. Finer ones would show where on the way to the optimum the method ended."""
+
 
 def nash(rates: Floats, count: Floats, weight: Floats, workers: Ints, capacity: Ints) -> Floats:
     """Markets × classes × types: the time of a member. `count` is markets × classes; it may be 0."""
@@ -122,7 +125,7 @@ class StrategyProofPerf:
         if not len(classes):
             return no_allocation(view), memo
         time, kept = partial(classes, view.capacity)
-        return classes.each(view, time * kept[:, None]), memo
+        return classes.each(view, np.floor(time * kept[:, None] * _SHARES + 0.01) / _SHARES), memo
 
 
 def partial(classes: JobClasses, capacity: Ints) -> tuple[Floats, Floats]:

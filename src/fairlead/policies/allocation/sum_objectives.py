@@ -11,7 +11,7 @@ throughput is taken."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,6 +27,9 @@ from fairlead.policies.allocation.lp.colocation_columns import SharingOptions
 from fairlead.policies.allocation.lp.demand_model import DemandModel, ModelAnswer, solve_with_sharing
 from fairlead.policies.allocation.lp.job_classes import classes_of, no_allocation
 from fairlead.policies.allocation.lp.level_search import FITS
+
+_MARGIN_ROUNDS = 5
+_ROUND_S = 360.0  # where the scheduler has no rounds
 
 _FREE = 1e-3
 """The price of a type without one, as a fraction of the lowest price of another type."""
@@ -55,7 +58,9 @@ class MaxSumThroughputPerf(SharingOptions):
 
 @dataclass(frozen=True)
 class MinCost(SharingOptions):
-    """Maximize throughput per cost, at each GPU type's price per hour; without prices, all types cost the same."""
+    """Maximize throughput per cost, at each GPU type's price per hour; without prices, all types cost the same.
+
+    It is recomputed when a price changes. Later prices are not known to it."""
 
     paper: ClassVar[str] = "Gavel §4.2 (Narayanan et al., OSDI'20)"
     normalized: bool = True  # count each job in units of its best throughput per cost
@@ -65,6 +70,10 @@ class MinCost(SharingOptions):
         if not len(classes):
             return no_allocation(view), memo
         return solve_with_sharing("cost", view, classes, self, lambda model, _: self._cheapest(view, model))[0], memo
+
+    def changes_s(self, view: Snapshot) -> Sequence[float]:
+        """When prices change: the allocation is computed again then."""
+        return view.cluster.price_changes_s
 
     def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
         return _best_buy(view, model, np.zeros(len(model.class_of)), normalized=self.normalized)
@@ -76,12 +85,18 @@ class MinCostSlo(MinCost):
 
     Deadlines out of reach do not bind. Where the others are too much for the cluster, the jobs whose deadlines cost most at the
     prices of the bottlenecks lose theirs first, so that the fewest do. Each gets a reason. Since rounds realise shares only
-    roughly, jobs aim to be done `margin_s` before their deadlines, where all can be."""
+    roughly, jobs aim to be done `margin_s` before their deadlines (five rounds by default), or as much of it as all can be."""
 
-    margin_s: float = 1800.0  # jobs aim to finish this many seconds before their deadlines
+    margin_s: float | None = None  # jobs aim to finish this many seconds before their deadlines; default: 5 rounds
 
     def __post_init__(self) -> None:
-        require(0 <= self.margin_s < math.inf, "policy min-cost-slo", "seconds, at least 0", "margin_s", self.margin_s)
+        if self.margin_s is not None:
+            require(0 <= self.margin_s < math.inf, "policy min-cost-slo", "seconds, at least 0", "margin_s", self.margin_s)
+
+    def _margins_s(self, round_s: float) -> tuple[float, ...]:
+        """The margins to try, the largest first; where not even an eighth fits, none."""
+        margin_s = _MARGIN_ROUNDS * (round_s or _ROUND_S) if self.margin_s is None else self.margin_s
+        return margin_s, margin_s / 2, margin_s / 4, margin_s / 8, 0.0
 
     def _cheapest(self, view: Snapshot, model: DemandModel) -> ModelAnswer:
         jobs, fastest = view.jobs.only(model.present), model.fastest
@@ -89,11 +104,12 @@ class MinCostSlo(MinCost):
         wanted = np.isfinite(left_s) & (jobs.steps_left > 0)
         exact = np.divide(jobs.steps_left, left_s, out=np.full(len(jobs), np.inf), where=left_s > 0)
         reachable = wanted & (exact <= fastest * (1.0 + FITS))
-        early_s = left_s - self.margin_s
-        early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
-        need = np.where(reachable, np.minimum(early, fastest), 0.0)
-        if model.fit(model.to_demands(need)).excess > FITS:  # no deadline is given up for the sake of a margin
-            need = np.where(reachable, np.minimum(exact, fastest), 0.0)
+        for margin_s in self._margins_s(view.round_s):  # no deadline is given up for the sake of a margin
+            early_s = left_s - margin_s
+            early = np.divide(jobs.steps_left, early_s, out=np.full(len(jobs), np.inf), where=early_s > 0)
+            need = np.where(reachable, np.minimum(early, fastest), 0.0)
+            if model.fit(model.to_demands(need)).excess <= FITS:
+                break
         kept, over = _kept(model, need, reachable)
         missed = {
             "it is out of reach": wanted & ~reachable,
@@ -127,8 +143,8 @@ def _best_buy(
 
 
 def prices(view: Snapshot) -> Floats:
-    """The cost of an accelerator of each type; never 0, so that ratios are defined."""
-    listed = np.array([type_.price_per_hour for type_ in view.cluster.types])
+    """The present cost of an accelerator of each type; never 0, so that ratios are defined."""
+    listed = view.cluster.prices_at(view.time)
     dear = listed > 0
     if not dear.any():
         return np.ones(len(listed))

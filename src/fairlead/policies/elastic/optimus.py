@@ -3,7 +3,10 @@
 Every job gets one worker first, in the order of its expected end. Then, as long as accelerators are free, the job with the
 largest marginal gain gets the next:
 
-    gain = steps left · (1 / rate(w) − 1 / rate(w′)) / (w′ − w),   w′ the next size at which its speed is known.
+    gain = max over w′ of (time(w) − time(w′)) / (w′ − w),   time(w) = steps left / rate(w) (+ δ if it runs with another size).
+
+So a job changes its size only where that saves more than the restart of δ seconds costs. Otherwise two jobs whose gains are
+equal would exchange a worker, and restart, in every round: the one that had it last is the one with less left to do.
 
 Speeds at other sizes come from the estimator (`view.rates.other_sizes`); jobs that are not elastic, or without such speeds,
 have the size they request. Steps left are counted until the loss converges, where a curve was fitted to a job's reports
@@ -12,12 +15,15 @@ have the size they request. Steps left are counted until the loss converges, whe
 from __future__ import annotations
 
 import heapq
+import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.errors import require
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
@@ -31,6 +37,10 @@ class Optimus:
     paper: ClassVar[str] = "Optimus §4.1 (Peng et al., EuroSys'18)"
     oracle: bool = False  # use declared steps also for jobs that report their loss
     resizes_all: bool = False  # all jobs change their number of workers, not only those of mode elastic
+    restart_s: float = 30.0  # seconds that a restart costs
+
+    def __post_init__(self) -> None:
+        require(0 <= self.restart_s < math.inf, "policy optimus", "seconds, at least 0", "restart_s", self.restart_s)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
@@ -47,7 +57,9 @@ class Optimus:
                 if 0 < least <= free[type_]:
                     given[at], free[type_] = type_, free[type_] - least
                     break
-        workers = _grown({at: (type_, options.steps(at, type_)) for at, type_ in given.items()}, free)
+        held = view.jobs.held.tolist()
+        steps = {at: (type_, options.steps(at, type_).restarting(held[at], self.restart_s)) for at, type_ in given.items()}
+        workers = _grown(steps, free)
         numbers = view.jobs.number[list(given)]
         return Selection(numbers, np.array([*given.values()], dtype=np.int64), np.array(workers, dtype=np.int64)), memo
 
@@ -66,11 +78,20 @@ class _Steps(NamedTuple):
     sizes: list[int]
     takes_s: list[float]
 
-    def gain(self, at: int) -> float:
-        """The time saved per added worker at the next size."""
-        if at + 1 == len(self.sizes):
-            return 0.0
-        return (self.takes_s[at] - self.takes_s[at + 1]) / (self.sizes[at + 1] - self.sizes[at])
+    def restarting(self, held: int, restart_s: float) -> _Steps:
+        """With the time of a restart at every size but the present one; a job that does not run (0) starts anyway."""
+        if not held:
+            return self
+        return _Steps(self.sizes, [time + restart_s * (size != held) for size, time in zip(self.sizes, self.takes_s)])
+
+    def best_gain(self, at: int, free: int) -> tuple[float, int]:
+        """The most time saved per added worker with at most `free` more, and the size for it; 0 if none saves time."""
+        size, takes_s, best, found = self.sizes[at], self.takes_s[at], 0.0, at
+        for other in range(at + 1, bisect_right(self.sizes, size + free)):
+            gain = (takes_s - self.takes_s[other]) / (self.sizes[other] - size)
+            if gain > best:
+                best, found = gain, other
+        return best, found
 
 
 @dataclass(frozen=True)
@@ -110,15 +131,21 @@ class _Options:
 def _grown(given: dict[int, tuple[int, _Steps]], free: list[int]) -> list[int]:
     """The workers of each job, in order, once the free accelerators have gone where they shorten run times most."""
     has = dict.fromkeys(given, 0)  # which of its sizes
-    heap = [(-gain, at) for at, (_, steps) in given.items() if (gain := steps.gain(0)) > 0]
-    heapq.heapify(heap)
-    while heap:
-        _, at = heapq.heappop(heap)
+    heap: list[tuple[float, int, int]] = []
+
+    def offer(at: int) -> None:
         type_, steps = given[at]
-        more = steps.sizes[has[at] + 1] - steps.sizes[has[at]]
-        if more > free[type_]:
-            continue
-        has[at], free[type_] = has[at] + 1, free[type_] - more
-        if (gain := steps.gain(has[at])) > 0:
-            heapq.heappush(heap, (-gain, at))
+        gain, size = steps.best_gain(has[at], free[type_])
+        if gain > 0:
+            heapq.heappush(heap, (-gain, at, size))
+
+    for at in given:
+        offer(at)
+    while heap:
+        _, at, size = heapq.heappop(heap)
+        type_, steps = given[at]
+        more = steps.sizes[size] - steps.sizes[has[at]]
+        if more <= free[type_]:
+            has[at], free[type_] = size, free[type_] - more
+        offer(at)
     return [steps.sizes[has[at]] for at, (_, steps) in given.items()]

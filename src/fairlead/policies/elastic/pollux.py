@@ -4,8 +4,9 @@
 
 over allocations a_j, at the best batch size for each. r_j = max(age − restarts·δ, 0) / (age + δ) is what a restart of δ seconds
 leaves of a job's speed (§4.2.1). A job's goodput follows from its reports (`models.goodput`, by an estimator such as `fitted`).
-It gets at most twice as many workers as it was profiled with, and one at first. A node holds at most one job that spans several
-nodes.
+It gets at most twice as many workers as it was profiled with, and one at first. A job that was submitted with predicted speeds
+(`StepPrediction.speeds`) has these in place of its goodput until it has reported. A node holds at most one job that
+spans several nodes.
 
 Sizes are halves of a node down to one worker, and whole nodes. So the objective is a sum over jobs under one capacity, and a
 dynamic program finds the best sizes exactly. They fit on nodes of one size, and a job that keeps its size stays. With more jobs
@@ -15,7 +16,8 @@ Between decisions, jobs tune their batch sizes themselves (`TUNED`)."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +29,7 @@ from fairlead.core.plan import TUNED, Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.models.goodput import Goodputs
 from fairlead.policies.elastic.base import Nodes, least_cost, sizes_on
+from fairlead.prediction.step_prediction import StepPrediction, job_prediction
 
 _STANDSTILL = 1e-3
 """The speedup of a job that does not run: small, and not nothing, so that its power is finite."""
@@ -92,7 +95,9 @@ class Pollux:
         known = crowd.modelled[rows].nonzero()[0]
         models = crowd.models.only(crowd.model_of[rows[known]])
         most = np.minimum(2 * models.profiled, models.most_workers)
-        table = np.array(sizes_on(node, min(capacity, int(most.max(initial=1)))))
+        predicted = {at: crowd.predicted[row] for at, row in enumerate(rows.tolist()) if row in crowd.predicted}
+        largest = max(int(most.max(initial=1)), *(max(one.speeds) for one in predicted.values()), 1)
+        table = np.array(sizes_on(node, min(capacity, largest)))
         fair = max(1, math.ceil(capacity / jobs))
         held, elastic = crowd.held[rows], crowd.elastic[rows]
         sizes = np.concatenate(
@@ -111,6 +116,10 @@ class Pollux:
         known, usual = known[sound], usual[sound]
         speedup[known, 1:-1] = np.where(table <= most[:, None], there, 0.0)[sound] / usual[:, None]
         speedup[known, 0] = now[sound] / usual
+        for at, one in predicted.items():
+            *others, as_held, fairly, first = one.speeds_at([*table, held[at], min(fair, max(one.speeds)), min(one.speeds)])
+            if as_held > 0 or not held[at]:
+                speedup[at, :-1] = np.array([as_held, *others]) / max(fairly, first)
         age, spent = crowd.age[rows], crowd.restarts[rows] * self.restart_s
         kept = np.where(held > 0, np.maximum(age - spent, 0.0) / np.maximum(age + self.restart_s, 1e-9), 1.0)
         speedup[:, 1:-1] *= kept[:, None]
@@ -154,6 +163,7 @@ class _JobTable:
     modelled: Bools
     model_of: Ints  # row in `models`
     models: Goodputs
+    predicted: Mapping[int, StepPrediction] = field(default_factory=dict)  # speeds of elastic jobs without a model, by row
 
     @classmethod
     def of(cls, view: Snapshot) -> _JobTable:
@@ -166,6 +176,8 @@ class _JobTable:
         across: Bools = np.array([len({node_of[place] for place in held}) > 1 for held in places], dtype=np.bool_)
         modelled, models = Goodputs.of(jobs, view.observations)
         modelled &= elastic
+        texts = {at: view.job_of[numbers[at]].prediction for at in (elastic & ~modelled).nonzero()[0].tolist()}
+        predicted = {at: job_prediction(text) for at, text in texts.items() if text}
         fixed = np.zeros(len(jobs), dtype=np.bool_) if view.protected is None else view.protected
         return cls(
             type=_types(view, elastic),
@@ -180,6 +192,7 @@ class _JobTable:
             modelled=modelled,
             model_of=np.cumsum(modelled) - 1,
             models=models,
+            predicted={at: one for at, one in predicted.items() if one.speeds},
         )
 
 

@@ -32,7 +32,8 @@ def in_order(
     if not len(view.jobs):
         return Selection.empty()
     selection = _taken(view, key, backfill, preempt, valid_until, prefer)
-    selection.__dict__["order"] = (view.jobs.number, key)  # a new selection; `replace` is too slow for every round
+    # A new selection; `replace` is too slow for every round.
+    selection.__dict__.update(order=(view.jobs.number, key), strict=not backfill)
     return selection
 
 
@@ -63,14 +64,15 @@ def _taken(
     return _one_type(None, jobs, key, capacity, backfill, valid_until)
 
 
-def first_crossing(now: float, key: Floats, growing: Ints, growth: Floats | Ints) -> float:
-    """The time until which no growing key (at these positions, `growth` per second) reaches a constant one."""
+def first_crossing(now: float, key: Floats, growing: Ints, growth: Floats | Ints, margin: float = 0.0) -> float:
+    """The time until which no growing key (at these positions, `growth` per second) reaches a constant one, or exceeds it by a
+    part of it (`margin`)."""
     if not len(growing) or len(growing) == len(key):
         return math.inf
     standing, moving = key.copy(), key[growing]
     standing[growing] = INFINITY  # growing keys do not block; the end of the queue is open
     standing.sort()
-    waits = (standing[standing.searchsorted(moving)] - moving) / growth
+    waits = (standing[standing.searchsorted(moving)] * (1 + margin) - moving) / growth
     wait: float = waits.item(waits.argmin())
     return now + wait * (1 - 1e-13) - 1e-9
 

@@ -1,8 +1,8 @@
 """Fair share, as in Slurm's priority plug-in: F = 2^(−U / S), and the highest goes first.
 
-Accounts are ordered by F, then the users of an account, then their jobs by submission (Slurm's Fair Tree). S is the share: the
-weight over the sum of the weights of all accounts, or of all users of the account. U is the part of recent GPU time: of the
-account in the cluster's, or of the user in the account's. GPU time is forgotten with a half-life.
+Accounts are ordered by F, then the accounts below each (`a/b` below `a`), then the users of an account, then their jobs by
+submission (Slurm's Fair Tree). S is the share: the weight over the sum of the weights of all siblings. U is the part of recent
+GPU time in that of the account above, or of the cluster. GPU time is forgotten with a half-life.
 
 The memo has the GPU time of each user, and the jobs that were selected then. It changes only when these change, so quiet rounds
 can be skipped. A job that has ended counts until the decision after its end."""
@@ -20,6 +20,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import significant
 from fairlead.core.errors import require
 from fairlead.core.events import Memo
+from fairlead.core.job import account_levels
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import in_order
@@ -35,7 +36,7 @@ class FairShare:
     paper: ClassVar[str] = "Slurm's multifactor priority plug-in (Fair Tree)"
     half_life_s: float = 604_800.0  # GPU time of a user counts half after this many seconds
     users: Mapping[str, float] = field(default_factory=dict)  # weights of users in their accounts; others have weight 1
-    accounts: Mapping[str, float] = field(default_factory=dict)  # weights of accounts; others have weight 1
+    accounts: Mapping[str, float] = field(default_factory=dict)  # weights of accounts among their siblings; default: 1
     backfill: bool = True  # jobs behind one that does not fit may start before it
     preempt: bool = False  # jobs may be preempted for jobs that come before them in the order
 
@@ -75,16 +76,26 @@ class FairShare:
             "service": jobs.accelerator_s[at],
         }
 
-    def exponents(self, view: Snapshot, holders: Ints, used: Floats) -> tuple[Floats, Floats]:
-        """U / S of the account of each holder, and of its user in the account. `used` is recent GPU time."""
+    def exponents(self, view: Snapshot, holders: Ints, used: Floats) -> tuple[Floats, ...]:
+        """By holder, U / S of its account at every level of the tree, and of its user. `used` is recent GPU time."""
         accounts, of = np.unique(holders // _ACCOUNT, return_inverse=True)
         weights = np.array([self.users.get(view.names.users[code], 1.0) for code in (holders % _ACCOUNT).tolist()])
-        of_accounts = np.array([self.accounts.get(view.names.accounts[code], 1.0) for code in accounts.tolist()])
-        totals = np.bincount(of, used, minlength=len(accounts))
-        whole = np.maximum(totals, _FORGOTTEN_S)
-        account = totals / whole.sum() * of_accounts.sum() / of_accounts
-        user = used / whole[of] * np.bincount(of, weights, minlength=len(accounts))[of] / weights
-        return significant(account)[of], significant(user)
+        found: list[Floats] = []
+        above = np.zeros(len(holders), dtype=np.int64)  # by holder, the number of its account at the level before
+        for level in account_levels([view.names.accounts[code] for code in accounts.tolist()]):
+            place = {name: at for at, name in enumerate(dict.fromkeys(level))}
+            mine = np.array([place[name] for name in level], dtype=np.int64)[of]
+            of_accounts = np.array([self.accounts.get(name, 1.0) for name in place])
+            totals = np.bincount(mine, used, minlength=len(place))
+            whole = np.maximum(totals, _FORGOTTEN_S)
+            account = np.empty(len(place))
+            for parent in np.unique(above).tolist():
+                some = np.unique(mine[above == parent])
+                account[some] = totals[some] / whole[some].sum() * of_accounts[some].sum() / of_accounts[some]
+            found.append(significant(account)[mine])
+            above = mine
+        user = used / whole[above] * np.bincount(above, weights, minlength=len(whole))[above] / weights
+        return (*found, significant(user))
 
     def _used(self, view: Snapshot, mine: Ints, memo: Memo) -> tuple[Ints, Floats, bool]:
         """Users in accounts with their recent GPU time, and whether a selected job was interrupted since the memo."""

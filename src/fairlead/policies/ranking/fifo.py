@@ -73,4 +73,4 @@ class FifoAnyType:
             if not any(free):
                 break
         chosen, on, sizes = (np.array(column, dtype=np.int64) for column in (numbers, types, workers))
-        return Selection(chosen, on, sizes, valid_until=math.inf, head=head), memo
+        return Selection(chosen, on, sizes, valid_until=math.inf, head=head, strict=True), memo

@@ -2,7 +2,8 @@
 held).
 
 A running job's key grows, a waiting one's does not; the selection is valid until the first of the former reaches one of the
-latter."""
+latter. Without rounds, equal jobs would take turns at every moment. There, a running job may exceed a waiting one by a part of
+its service, so that the number of turns grows with the logarithm of the service, not with time."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import first_crossing, in_order
+
+TURN = 1 / 32
+"""Without rounds: by which part of its attained service a running job may exceed a waiting one before they are compared."""
 
 
 @dataclass(frozen=True)
@@ -37,4 +41,4 @@ class LeastAttainedService:
         growth = selection.workers if by_accelerator else np.ones(len(at))
         if view.weighted:
             growth = growth / jobs.weight[at]
-        return selection.until(first_crossing(view.time, key, at, growth)), memo
+        return selection.until(first_crossing(view.time, key, at, growth, 0.0 if view.round_s else TURN)), memo

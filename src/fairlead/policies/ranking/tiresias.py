@@ -3,7 +3,9 @@
 A job's attained service is its accelerator time a. Queue q(a) = number of thresholds ≤ a; lower queues go first. Inside a
 queue, the job that started earlier goes first, then the one submitted earlier, so that a newcomer does not preempt its equals.
 With `promote_after` = k, a job that has waited k times its run time returns to the first queue (§4.2, PROMOTEKNOB). With
-`first: submitted` only submission counts inside a queue, as in the simulator of Pollux's authors."""
+`first: running` a queue is a line: a job enters it at the end, also one that runs, and after each decision running jobs move
+ahead of waiting ones, as in the simulator of Tiresias' authors. With `first: submitted` only submission counts inside a queue,
+as in the simulator of Pollux's authors."""
 
 from __future__ import annotations
 
@@ -32,24 +34,46 @@ class Tiresias:
     thresholds: tuple[float, ...] = (3250.0, 7200.0)  # GPU-seconds of attained service at which a job moves to the next queue
     promote_after: float | None = None  # a job that has waited this many times its run time returns to the first queue
     backfill: bool = True  # jobs behind one that does not fit may start before it
-    first: Literal["started", "submitted"] = "started"
-    """Which job of a queue goes first: the one that started earlier, or the one submitted earlier."""
+    first: Literal["started", "running", "submitted"] = "started"
+    """Which job of a queue goes first: the one that started earlier; one that ran when the queue was last served, then the one
+    that came to it earlier; the one submitted first."""
 
     def __post_init__(self) -> None:
         _check("policy tiresias", self.thresholds, self.promote_after)
-        require(self.first in ("started", "submitted"), "policy tiresias", "started or submitted", "first", self.first)
+        known = self.first in ("started", "running", "submitted")
+        require(known, "policy tiresias", "started, running or submitted", "first", self.first)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs
         memo, attained, run_s = _promoted(view, memo, self.promote_after, self.thresholds)
         queue = _queue(attained, self.thresholds)
-        start = np.zeros(len(jobs))  # ties go by submission
-        if self.first == "started":
-            start = np.fmin(jobs.first_started_s, _EPOCH - 1)  # jobs that never started come last
-        key: Floats = (queue * _EPOCH + start).astype(np.float64, copy=False)
+        if self.first == "running":
+            key, memo = _in_line(view, memo, queue)
+        else:  # ties go by submission, and jobs that never started come last
+            start = np.fmin(jobs.first_started_s, _EPOCH - 1) if self.first == "started" else np.zeros(len(jobs))
+            key = (queue * _EPOCH + start).astype(np.float64, copy=False)
         selection = in_order(view, key, backfill=self.backfill, valid_until=math.inf)
         demotion = _next_demotion(view, selection, attained, queue, self.thresholds)
         return selection.until(min(demotion, _next_promotion(view, selection, queue, run_s, self.promote_after))), memo
+
+
+def _in_line(view: Snapshot, memo: Memo, queue: Ints) -> tuple[Floats, Memo]:
+    """Each job's place where every queue is a line, and the memo with the lines. Jobs that come to a queue go to its end, in
+    the order of their submission; of the others, running jobs go first, and otherwise they keep their order."""
+    jobs, number = view.jobs, view.jobs.number
+    before, was = np.full(len(jobs), len(jobs), dtype=np.int64), np.full(len(jobs), -1, dtype=np.int64)
+    if memo and "line" in memo:
+        line, queues = (np.asarray(memo[name], dtype=np.int64) for name in ("line", "queues"))
+        here = np.isin(line, number)
+        at = jobs.position_of(line[here])
+        before[at], was[at] = np.arange(len(at)), queues[here]
+    comes = was != queue
+    order = np.lexsort((np.where(comes, number, before), ~jobs.running & ~comes, comes, queue))
+    place: Floats = np.empty(len(jobs))
+    place[order] = np.arange(len(jobs))
+    if memo and np.array_equal(memo.get("line", ()), number[order]) and np.array_equal(memo["queues"], queue[order]):
+        return place, memo
+    return place, {**(memo or {}), "line": number[order], "queues": queue[order]}
 
 
 @dataclass(frozen=True)
@@ -148,7 +172,7 @@ def _promoted(
         return memo, service, service
     run_s, number = jobs.run_s, jobs.number
     service0, run0 = np.zeros(len(jobs)), np.zeros(len(jobs))
-    if memo:
+    if memo and "jobs" in memo:
         known = np.asarray(memo["jobs"], dtype=np.int64)
         here = np.isin(known, number)
         at = jobs.position_of(known[here])
@@ -159,5 +183,5 @@ def _promoted(
     if starved.any():
         service0[starved], run0[starved] = service[starved], run_s[starved]
         moved = service0 > 0
-        memo = {"jobs": number[moved], "service": service0[moved], "run": run0[moved]}
+        memo = {**(memo or {}), "jobs": number[moved], "service": service0[moved], "run": run0[moved]}
     return memo, service - service0, run_s - run0

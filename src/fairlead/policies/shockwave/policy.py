@@ -5,13 +5,15 @@ the window ends, or a job's batch size or speed changes.
 
 over the rounds n_j of each job in the window (`planning/window.py`; k is `power`, λ is `makespan`, times the critical fraction
 to the power of `critical`). The utility of n rounds follows from the forecast regimes (`planning/regime_forecast.py`). The memo
-is the plan: the jobs of each round, and when the window began. A round's selection is the plan's column in order of urgency;
-other jobs fill free accelerators, longest first, then jobs that arrived since: a plan also serves where the next one is late.
-Where there are several types, each job is planned on one of them; fairness is relative to its fastest."""
+is the plan: the jobs of each round, and when the window began. With the program of the text, a job has at least the rounds that
+it needs to meet its deadline (`fair_deadlines`), and jobs with near deadlines run first. A round's selection is the plan's
+column in order of urgency; other jobs fill free accelerators, longest first, then jobs that arrived since: a plan also serves
+where the next one is late. Where there are several types, each job is planned on one of them; fairness is relative to its
+fastest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -27,13 +29,20 @@ from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import in_order
 from fairlead.policies.shockwave.planning.planner import NODES, TypedPlan, plan_on_types
-from fairlead.policies.shockwave.planning.regime_forecast import RULES, Trajectories, forecast_trajectories, with_noise
+from fairlead.policies.shockwave.planning.regime_forecast import (
+    RULES,
+    Trajectories,
+    changing_jobs,
+    forecast_trajectories,
+    with_noise,
+)
 from fairlead.policies.shockwave.planning.relaxation import LEVELS
 from fairlead.policies.shockwave.planning.window import (
     EPSILON,
     Window,
     critical_fraction,
     epoch_progress,
+    fair_deadlines,
     left_after,
     make_window,
 )
@@ -130,7 +139,7 @@ class Shockwave:
     critical: float = 0.0  # multiplies λ by the critical fraction to this power
     epsilon: float = EPSILON  # utility of a job that has done nothing
     program: Program = "text"  # the objective of the paper's text, or the program of the paper's results
-    rho_max: float = 1.05  # with `published`: a job's projected end is at most this many times its fair end
+    rho_max: float = 1.05  # jobs end by this many times their fair ends, as far as all of them can
     stay: float = 0.1  # a running job counts as this much more urgent, because each start costs time
     levels: int = LEVELS  # limits the search for how long the longest job may wait; 0: no search
     nodes: int = NODES  # limits the search for a better plan on small clusters; 0: no search
@@ -202,17 +211,21 @@ class Shockwave:
         demand_s, since_s = _demand(view, memo)
         here_s = view.time - view.jobs.submitted_s
         contention = mean_contention(demand_s - since_s, here_s, accelerators)
-        made, unfair, urgency = self._window(view, accelerators, here_s, contention)
+        changing = changing_jobs(view)
+        made, unfair, urgency, due_s = self._window(view, changing, accelerators, here_s, contention)
         # Each start costs, so running jobs are a little more urgent.
         urgency = urgency * np.where(view.jobs.running, 1.0 + self.stay, 1.0)
         home = np.where(view.jobs.running, view.jobs.type, -1)
-        found = plan_on_types(made, self._by_type(view, made), urgency, home, self.stay, levels=self.levels, nodes=self.nodes)
+        limits = {"levels": self.levels, "nodes": self.nodes}
+        found = plan_on_types(made, self._by_type(view, changing, made), urgency, home, self.stay, due_s, **limits)
         return self._memo(view, found, unfair, urgency, made, demand_s, since_s)
 
-    def _window(self, view: Snapshot, accelerators: int, here_s: Floats, contention: Floats) -> tuple[Window, Floats, Floats]:
-        """The window of the next rounds, each job on its fastest type; its ρ̂; and its urgency."""
+    def _window(
+        self, view: Snapshot, changing: Sequence[int], accelerators: int, here_s: Floats, contention: Floats
+    ) -> tuple[Window, Floats, Floats, Floats]:
+        """The next rounds' window, each job on its fastest type; its ρ̂; its urgency; and the seconds in which it must end."""
         jobs = view.jobs
-        course, off = self._course(view, *_fastest(view))
+        course, off = self._course(view, changing, *_fastest(view))
         past_s, left_s = course.past_s, course.left_s * off
         total_s = past_s + left_s
         unfair = rho(past_s, here_s - past_s, left_s, contention)
@@ -223,12 +236,15 @@ class Shockwave:
         part = critical_fraction(longest_s[able], past_s[able], here_s[able], jobs.workers[able], accelerators)
         scale_s = max(float(total_s.sum()), self._round_s(view))
         made = self._made(view, course, off, weight, accelerators, self.makespan * part**self.critical, scale_s)
+        due_s = np.full(len(jobs), np.inf)
         if text:
-            return made, unfair, unfair
+            here, left, fair_s = here_s[able], left_s[able], (total_s * contention)[able]
+            due_s[able] = fair_deadlines(here, left, fair_s, jobs.workers[able], accelerators, self.rho_max)
+            return made, unfair, 1.0 / due_s, due_s
         ends = fairness_deadlines(made, left_s, here_s, total_s, contention, self.rho_max)
-        return published_program(made, ends, self.rho_max, self.power), unfair, ends.ratio
+        return published_program(made, ends, self.rho_max, self.power), unfair, ends.ratio, due_s
 
-    def _by_type(self, view: Snapshot, fastest: Window) -> dict[int, Window]:
+    def _by_type(self, view: Snapshot, changing: Sequence[int], fastest: Window) -> dict[int, Window]:
         """The same window with all jobs on each type that they can run on."""
         if len(view.capacity) == 1:
             return {0: fastest}
@@ -237,16 +253,16 @@ class Shockwave:
         for type_ in np.flatnonzero(view.capacity).tolist():
             able = rates[:, type_] > 0
             step_s = 1.0 / np.where(able, rates[:, type_], 1.0)
-            course, off = self._course(view, step_s, np.full(len(able), type_))
+            course, off = self._course(view, changing, step_s, np.full(len(able), type_))
             there = int(view.capacity[type_])
             made = self._made(view, course, off, fastest.weight, there)
             penalty = fastest.penalty * there / fastest.accelerators
             windows[type_] = replace(made, max_rounds=np.where(able, made.max_rounds, 0), penalty=penalty)
         return windows
 
-    def _course(self, view: Snapshot, step_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
+    def _course(self, view: Snapshot, changing: Sequence[int], step_s: Floats, types: Ints) -> tuple[Trajectories, Floats]:
         """The forecast of jobs on these types, and its noise factors."""
-        course = forecast_trajectories(view, RULES[self.forecast], step_s, types, min_left_s=self._round_s(view))
+        course = forecast_trajectories(view, RULES[self.forecast], step_s, types, changing, self._round_s(view))
         return course, self._off(view.jobs.number)
 
     def _made(
@@ -330,7 +346,8 @@ def _rows(planned: Ints, here: Ints) -> tuple[Ints, Bools]:
 
 def _changed_batch_sizes(view: Snapshot) -> Ints:
     """The batch size to which each job has changed since its start; 0: none."""
-    past = (view.regimes.get(number, ()) for number in view.jobs.number.tolist())
+    regimes = view.regimes
+    past = (regimes.get(number, ()) for number in view.jobs.number.tolist())
     return np.fromiter((each[-1].batch_size if len(each) > 1 else 0 for each in past), np.int64, len(view.jobs))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.core.job import ELASTIC, FORMER_FIELDS, TIMED, Job, batch_size_of
+from fairlead.core.job import ELASTIC, FORMER_FIELDS, MAX_ACCOUNT_LEVELS, TIMED, Job, batch_size_of, is_account
 from fairlead.workloads.dynamics import (
     LOSS_CURVE_EXPECTED,
     REGIMES_EXPECTED,
@@ -92,6 +92,8 @@ def job_of(names: Sequence[str], cells: Sequence[Cell], position: int) -> tuple[
     curve: LossCurve | None = given.pop(LOSS_CURVE, None)
     parts = given.pop(REGIMES, None)
     job = Job(**given)
+    if not is_account(job.account):
+        raise BadField("account", job.account, f"at most {MAX_ACCOUNT_LEVELS} levels, none empty, as in research/vision")
     if parts is None:
         return job, curve, None
     if batch_size_of(job.kind) is None:
@@ -222,16 +224,20 @@ ORIGIN_COMMENT = "# origin: "
 ORIGIN_METADATA = b"fairlead.origin"
 
 
+PredictionCheck = Callable[[str], object] | None
+
+
 class NativeTrace:
     """Fairlead's own format.
 
     Args:
         columns: Names of columns in the file, and the native columns that they are. Where it is given, columns that it does
             not name and the format does not know are not read.
+        check_prediction: Raises an InputError for a prediction that is wrong. Default: predictions are not checked.
     """
 
-    def __init__(self, columns: Mapping[str, str] | None = None) -> None:
-        self._columns = dict(columns or {})
+    def __init__(self, columns: Mapping[str, str] | None = None, check_prediction: PredictionCheck = None) -> None:
+        self._columns, self._check_prediction = dict(columns or {}), check_prediction
 
     name = "native"
     summary = "Fairlead's own, CSV or Parquet: submitted_s, steps or duration_s, and any other field of a job"
@@ -250,10 +256,10 @@ class NativeTrace:
                 parquet = file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
         except OSError as why:
             raise unreadable(path, why) from None
-        return _from_parquet(path, on_bad, self._columns) if parquet else _from_csv(path, on_bad, self._columns)
+        return (_from_parquet if parquet else _from_csv)(path, on_bad, self._columns, self._check_prediction)
 
 
-def _from_csv(path: Path, on_bad: OnBad, columns: Mapping[str, str]) -> Trace:
+def _from_csv(path: Path, on_bad: OnBad, columns: Mapping[str, str], check: PredictionCheck) -> Trace:
     rows = table_rows(path, on_bad)
     origin: str | None = None
     for line, row in rows:
@@ -265,15 +271,15 @@ def _from_csv(path: Path, on_bad: OnBad, columns: Mapping[str, str]) -> Trace:
         rows = chain([(line, row)], rows)
         break
     header_line, names = header_of(rows, path)
-    return _jobs(path, on_bad, names, rows, header_line, columns).trace(origin=origin)
+    return _jobs(path, on_bad, names, rows, header_line, columns, check).trace(origin=origin)
 
 
-def _from_parquet(path: Path, on_bad: OnBad, columns: Mapping[str, str]) -> Trace:
+def _from_parquet(path: Path, on_bad: OnBad, columns: Mapping[str, str], check: PredictionCheck) -> Trace:
     """A row of the table counts as a line, from 1 on."""
     names, rows, metadata = parquet_rows(path)
     written = metadata.get(ORIGIN_METADATA)
     origin = None if written is None else _checked_origin(written.decode("utf-8", errors="replace"), path, None)
-    return _jobs(path, on_bad, names, rows, None, columns).trace(origin=origin)
+    return _jobs(path, on_bad, names, rows, None, columns, check).trace(origin=origin)
 
 
 def _jobs(
@@ -283,6 +289,7 @@ def _jobs(
     rows: Iterable[tuple[int, Sequence[Cell]]],
     header_line: int | None,
     columns: Mapping[str, str],
+    check: PredictionCheck = None,
 ) -> JobList:
     given = names = [FORMER_FIELDS.get(name, name) for name in header]
     if columns:
@@ -298,10 +305,20 @@ def _jobs(
             if columns:
                 cells = [_calendar_seconds(cell) if name == "submitted_s" else cell for name, cell in zip(wanted, cells)]
             job, curve, regimes = job_of(wanted, cells, line - (header_line or 0) - 1)
+            if job.prediction and check is not None:
+                _check_prediction(job.prediction, check)
             jobs.add(job, line, curve, regimes)
         except BadField as bad:
             on_bad(bad.at(path, line))
     return jobs.rebased() if columns else jobs
+
+
+def _check_prediction(text: str, check: Callable[[str], object]) -> None:
+    try:
+        check(text)
+    except InputError as bad:
+        field = "prediction" if bad.field in (None, "prediction") else f"prediction.{bad.field}"
+        raise BadField(field, bad.value, bad.expected) from None
 
 
 def _calendar_seconds(cell: Cell) -> Cell:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fairlead.core.allocation import NEGLIGIBLE, Allocation
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.columns import significant
+from fairlead.core.columns import RATE_BITS, canonical, significant
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.analytic_centre import centre
@@ -31,6 +31,8 @@ Optimum: TypeAlias = Literal["throughput", "centre"]
 
 LEAST = 10 * NEGLIGIBLE
 """Every job gets at least this part of the time on its fastest type; less would be lost to rounding."""
+
+_ROOM = 1e-8  # how much more than the cluster may be used where demands just fit
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def min_level_allocation(
             top = np.zeros(len(model.classes))
             top[model.class_of] = model.fastest
             unit = np.where(top > 0, top, 1.0) / model.classes.workers
-            used = model.maximize(required, model.worth(unit, ordered=True), fit.excess)
+            # Demands that just fit leave the solver a region thinner than its tolerance, whose corners are not reproducible.
+            over = fit.excess + _ROOM if fit.excess > -_ROOM else 0.0
+            used = model.maximize(required, model.worth(unit, ordered=True), over)
         return ModelAnswer(used, required, {}, _hints(level, model.hints), level)
 
     x, kept = solve_with_sharing(name, view, classes, sharing, answer, near["prices"])
@@ -93,7 +97,7 @@ def min_level_allocation(
 
 def _hints(level: float, prices: Floats | None) -> dict[str, Any]:
     """The starting point of the next solve, for the memo."""
-    return {"level": float(significant(np.array(level))), "prices": None if prices is None else significant(prices)}
+    return {"level": float(canonical(np.array(level))), "prices": None if prices is None else canonical(prices)}
 
 
 def _in_one_pool(
@@ -133,9 +137,9 @@ def _analytic_centre(view: Snapshot, classes: JobClasses, remaining: RemainingWo
 
 def fastest_of(view: Snapshot, classes: JobClasses) -> Floats:
     """Each job's rate on the fastest type that it may use; 1 for a job that can run nowhere."""
-    fastest = view.rates.fastest
+    fastest = significant(view.rates.fastest, RATE_BITS)
     if not (classes.rates > 0).all():
-        fastest = (view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1)
+        fastest = significant((view.rates.of_jobs * (classes.by_job(classes.rates) > 0)).max(axis=1), RATE_BITS)
     return np.where(classes.class_of >= 0, fastest, 1.0)
 
 

@@ -6,7 +6,7 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,7 +21,8 @@ from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, c
 from fairlead.policies.allocation.lp.disaggregation import SelfPairing
 from fairlead.policies.allocation.lp.hull_model import HullModel
 from fairlead.policies.allocation.lp.job_classes import JobClasses, no_allocation
-from fairlead.policies.allocation.lp.level_search import DeadlineDemands
+from fairlead.policies.allocation.lp.level_search import DeadlineDemands, PricedFit
+from fairlead.policies.allocation.lp.per_job_model import PerJobModel, all_differ
 from fairlead.policies.allocation.lp.throughput_polytope import ThroughputPolytope
 
 MAX_HULL_TYPES = 8
@@ -59,6 +60,24 @@ class DemandModel(Protocol):
     ) -> Allocation | SelfPairing: ...
 
 
+class PricedModel(DemandModel, Protocol):
+    """A model of jobs that are each alone on types, with a price for each type."""
+
+    @property
+    def capacity(self) -> Ints: ...
+    def fit(self, required: Any) -> PricedFit: ...
+    def cost_at(self, prices: Floats) -> Callable[[Floats], float]: ...
+    def shares(self, required: Any, used: Floats) -> Floats: ...
+    def likely_fits(self, demand: Callable[[float], Floats], end: float) -> Sequence[PricedFit]: ...
+
+
+def model_of_types(name: str, classes: JobClasses, capacity: Ints, near: Floats | None = None) -> PricedModel:
+    """The model of jobs alone on at most `MAX_HULL_TYPES` types. `near` are earlier prices."""
+    if all_differ(classes):
+        return PerJobModel(name, classes, capacity, near)
+    return HullModel(name, classes, capacity, near)
+
+
 @dataclass(frozen=True)
 class ModelAnswer:
     """The time used, the throughputs that it must provide, and what else a policy returns."""
@@ -85,7 +104,7 @@ def solve_with_sharing(
     while True:
         model: DemandModel
         if sharing.alone and len(view.capacity) <= MAX_HULL_TYPES:
-            model = HullModel(name, classes, view.capacity, near)
+            model = model_of_types(name, classes, view.capacity, near)
         else:
             wanted = {"space_sharing": sharing.space_sharing, "placement_sensitive": sharing.placement_sensitive}
             model = ThroughputPolytope(name, classes, view.capacity, columns_of(classes, view, **wanted))

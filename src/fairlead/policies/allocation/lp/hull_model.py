@@ -17,6 +17,7 @@ enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +28,11 @@ from fairlead.core.errors import SolverError
 from fairlead.core.reasons import Reason
 from fairlead.policies.allocation.lp.job_classes import JobClasses, break_ties_by_class, hash_fractions
 from fairlead.policies.allocation.lp.level_search import (
+    EXACT,
     FITS,
     BudgetExcess,
     DeadlineDemands,
-    FitResult,
+    PricedFit,
     affordable_level,
     min_level,
 )
@@ -49,14 +51,6 @@ class GridDemands:
 
     at: Ints  # by job: class × points + the point (from 1 on) at or above the demand
     part: Floats
-
-
-@dataclass(frozen=True)
-class HullFit(FitResult):
-    """The prices that prove the excess (Σ price_j·N_j = 1), and the mix of responses."""
-
-    prices: Floats
-    used: Floats  # the mix of the answers of each class: classes × answers
 
 
 class HullModel:
@@ -108,7 +102,7 @@ class HullModel:
         job_costs: Floats = low + (flat[grid.at] - low) * grid.part
         return job_costs
 
-    def job_costs(self, grid: GridDemands, fit: HullFit) -> Floats:
+    def job_costs(self, grid: GridDemands, fit: PricedFit) -> Floats:
         """The cost of each job's demand at the prices of a fit; 1 is the whole budget."""
         return self.cost_of(grid, self.costs(fit.prices))
 
@@ -119,14 +113,14 @@ class HullModel:
         worth: Floats = self.classes.rates / unit[:, None]
         return break_ties_by_class(worth, self.classes) if ordered else worth
 
-    def fit(self, grid: GridDemands, *, at_least: bool = False) -> HullFit:
+    def fit(self, grid: GridDemands, *, at_least: bool = False) -> PricedFit:
         """min θ such that the demands take at most (1 + θ) of every type, and the prices that prove it. With `at_least`,
         earlier prices that prove a clear excess are returned without a mix, and ties between optima are broken by a rule."""
         use = self._time(grid, self._plain) * self._scale
         barred = self._hulls.barred[:, : self._plain]
         excess, mix = self._best(barred, use, np.zeros(use.shape[:2]), None, self.near[0], TOLERANCE if at_least else np.inf)
         prices = self.near[0, 0] / self._room
-        return HullFit(excess, prices / float(prices @ self.capacity), mix)
+        return PricedFit(excess, prices / float(prices @ self.capacity), mix)
 
     @property
     def hints(self) -> Floats:
@@ -138,7 +132,7 @@ class HullModel:
             kept[: len(known)] = known
         return hints
 
-    def is_full(self, fit: HullFit) -> bool:
+    def is_full(self, fit: PricedFit) -> bool:
         """Whether every type has a price: then all are full, and every job gets exactly what it needs."""
         return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
@@ -251,7 +245,7 @@ class HullModel:
         of the classes. So the optimum does not depend on the prices with which the search started."""
         g, f = tied.nonzero()
         types, columns, groups = len(self.capacity), len(g), len(tied)
-        cost = np.append(-hash_fractions((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())), 0.0)
+        cost = np.append(-self._ranks(g, f), 0.0)
         entries = self._entries(g, f, use)
         below = np.full(types + groups, -np.inf)
         below[full], below[types:] = room[full], 1.0
@@ -262,6 +256,12 @@ class HullModel:
         except SolverError:
             return None
         return float(found.values[-1]), self._mix(g, f, found.values[:-1])
+
+    def _ranks(self, g: Ints, f: Ints) -> Floats:
+        """Numbers by which responses of classes are preferred. They are squares, since two hashes of a class with different
+        answers often differ by the same number as those of another class: then both could exchange answers."""
+        ranks: Floats = hash_fractions((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())) ** 2
+        return ranks
 
     def _entries(self, g: Ints, f: Ints, use: Floats) -> Entries:
         """Matrix entries: columns for some responses and one for the excess; rows for the types and the classes."""
@@ -305,10 +305,12 @@ class HullModel:
         program.column_bounds(column[loses], nothing, nothing)
         program.row_bounds(scarce, np.zeros(len(scarce)), np.zeros(len(scarce)))
         program.costs(np.arange(columns + 1), np.append(np.zeros(columns), -1.0))
-        most = program.solve(primal=True).values[-1:]
-        program.column_bounds(column[-1:] + 1, most, most)
-        program.costs(column, -hash_fractions((self.classes.keys[one], answer) for one, answer in zip(g.tolist(), f.tolist())))
-        return self._mix(g, f, program.solve(primal=True).values[:-1])
+        found = program.solve(primal=True).values
+        program.column_bounds(column[-1:] + 1, found[-1:], found[-1:])
+        program.costs(column, -self._ranks(g, f))
+        with suppress(SolverError):  # where demands leave no room, rounding can make the optima look like none
+            found = program.solve(primal=True).values
+        return self._mix(g, f, found[:-1])
 
     def shares(self, grid: GridDemands, mix: Floats) -> Floats:
         """The time of each job by type: rows of the view × types."""
@@ -344,7 +346,7 @@ class HullModel:
 
     def min_level(
         self, demand: DeadlineDemands, lowest: float, highest: float, guess: float = 0.0
-    ) -> tuple[float, GridDemands, HullFit]:
+    ) -> tuple[float, GridDemands, PricedFit]:
         """The least level at which the demands fit, the demands, and the fit. A good `guess` saves time."""
         required = list[GridDemands]()
         above = self.grid.T[1:, self.class_of]
@@ -355,7 +357,7 @@ class HullModel:
         if not self.near[0, 0].any():
             self.near[0, 0] = self._first_prices() * self._room
 
-        def fit(r: Floats) -> HullFit:
+        def fit(r: Floats) -> PricedFit:
             required[:] = [self.to_demands(r)]
             return self.fit(required[0], at_least=True)
 
@@ -363,7 +365,7 @@ class HullModel:
             return self._spending(demand, edges, self.costs(prices))
 
         first = affordable_level(spending(self._first_prices()), lowest, highest, guess, _CLOSE)
-        level, _, found = min_level(self.name, demand.at, fit, lambda fit: spending(fit.prices), first, highest, _CLOSE)
+        level, _, found = min_level(self.name, demand.at, fit, lambda fit: spending(fit.prices), first, highest, _CLOSE, EXACT)
         return level, required[0], found
 
     def _spending(self, demand: DeadlineDemands, edges: Floats, costs: Floats) -> BudgetExcess:
@@ -394,6 +396,10 @@ class HullModel:
         worth: Floats = (members[:, None] * self.classes.rates / self.classes.rates.max(axis=1, keepdims=True)).sum(axis=0)
         worth /= float(worth @ self.capacity)
         return worth
+
+    def likely_fits(self, demand: Callable[[float], Floats], end: float) -> Sequence[PricedFit]:
+        """Nothing: good prices are soon found."""
+        return ()
 
     def cost_at(self, prices: Floats) -> Callable[[Floats], float]:
         """The function from demands to their cost at these prices; 1 is the whole budget."""

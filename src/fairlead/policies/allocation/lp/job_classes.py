@@ -12,6 +12,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
+from fairlead.core.columns import RATE_BITS, significant
 from fairlead.core.reasons import Reason
 from fairlead.core.snapshot import Snapshot
 
@@ -130,7 +131,7 @@ def classes_of(view: Snapshot, group: Ints | None = None, *, type_agnostic: bool
     row, mask, workers, weight = row[at], usable[at], jobs.workers[at], weights[at]
     tag = np.zeros(len(at), dtype=np.int64) if group is None else group[at]
     allowed = (mask[:, None] >> np.arange(types)) & 1
-    speed = np.ones((len(at), types)) if type_agnostic else rates.alone[row]
+    speed = np.ones((len(at), types)) if type_agnostic else significant(rates.alone[row], RATE_BITS)
     keys = _keys(np.array((row, mask, workers, tag)).tobytes(), weight.tobytes())
     return JobClasses(of, count, row, workers, weight, tag, speed * allowed, keys)
 

@@ -9,12 +9,15 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from fairlead.core.cluster import Floats
+from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import SolverError
 from fairlead.policies.allocation.lp.program import TOLERANCE
 
 FITS = 1e-9
 """Demands that exceed the cluster by no more than this part of it fit."""
+
+EXACT = 1e-13
+"""An excess that is only rounding."""
 
 CLOSE = 1e-9
 """A last step along a tangent that is so small a part of the level leaves an error of its square."""
@@ -46,6 +49,10 @@ class DeadlineDemands:
     soonest: Floats
     least: Floats
 
+    def only(self, jobs: Ints) -> DeadlineDemands:
+        """The demands of some jobs."""
+        return DeadlineDemands(*(column[jobs] for column in (self.left, self.unit, self.spent, self.soonest, self.least)))
+
     def at(self, level: float) -> Floats:
         """The demand of each job."""
         return np.maximum(self.left / np.maximum(level * self.unit - self.spent, self.soonest), self.least)
@@ -72,6 +79,14 @@ class FitResult:
         return self.excess <= _NEARLY
 
 
+@dataclass(frozen=True)
+class PricedFit(FitResult):
+    """The prices that prove the excess (Σ price_j·N_j = 1), and what is used of the cluster, as the model of the fit has it."""
+
+    prices: Floats
+    used: Floats
+
+
 F = TypeVar("F", bound=FitResult)
 
 
@@ -83,14 +98,16 @@ def min_level(
     first: float,
     highest: float,
     close: float = CLOSE,
+    fits: float = FITS,
 ) -> tuple[float, Floats, F]:
     """The least level from `first` on, the demands, and their fit. The prices of a fit give a lower bound of the level, whose
-    program gives better prices; levels only rise."""
+    program gives better prices; levels only rise. `fits` is the excess at which the search ends: at `EXACT`, the level is that
+    of the last prices, wherever the search began."""
     level, nudge = first, 0.0
     for _ in range(_ROUNDS):
         wanted = demand(level)
         found = fit(wanted)
-        if found.has_room:
+        if found.excess <= fits:
             return level, wanted, found
         raised = affordable_level(spending(found), level, highest, level, close)
         if raised <= level:  # as near as numbers come
@@ -110,7 +127,7 @@ def newton_excess(demand: Demand, cost: Cost) -> BudgetExcess:
     def spending(level: float) -> tuple[float, float]:
         r, falls = demand(level)
         over, rise = cost(r)
-        slope = float(rise @ falls)
+        slope = float((rise * falls).sum())
         return over, level - over / slope if slope < 0 else np.inf
 
     return spending

@@ -173,6 +173,8 @@ def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) 
         raise SolverError(name, "an invalid model")
     highs.run()
     status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return None
     if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kSolutionLimit):
         raise SolverError(name, highs.modelStatusToString(status).lower())
     info = highs.getInfo()

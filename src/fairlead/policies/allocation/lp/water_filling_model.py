@@ -2,7 +2,8 @@
 
 The level of a job is s_m·throughput(m, X) / throughput(m, X_equal), for agnostic forms s_m·Σ_j x_mj. Jobs belong to groups. The
 levels of a group add up to B_e, which grows as fast as its weight while any of its jobs can be raised. Inside, a group divides
-it by weighted fairness, level_m = min(w_m·λ_e, cap_m), or in order, each job up to its cap before the next.
+it by weighted fairness, level_m = min(w_m·λ_e, cap_m), or in order, each job up to its cap before the next. A group of
+groups divides its sum among them in the same way, by weighted fairness.
 
 A cap is at first what a job reaches alone. Levels rise until the cluster is full, which prices p for the types' time prove: at
 these, the levels cost the whole budget. Since levels never fall, this stays true. A job that could rise only on types with a
@@ -14,14 +15,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.errors import SolverError
-from fairlead.policies.allocation.lp.hull_model import GridDemands, HullFit, HullModel
-from fairlead.policies.allocation.lp.level_search import FitResult
+from fairlead.policies.allocation.lp.demand_model import PricedModel
+from fairlead.policies.allocation.lp.level_search import FitResult, PricedFit
 from fairlead.policies.allocation.lp.throughput_polytope import PolytopeFit, SortedDemands, SpeedPrices, ThroughputPolytope
 
 DUST = 1e-9
@@ -52,8 +54,8 @@ class FillModel(ABC, Generic[F]):
     def free_level(self, level: Floats, cap: Floats) -> Floats:
         """By job, the level that is free at the prices of the last overflow and all before."""
 
-    def known(self) -> Sequence[F]:
-        """Fits whose prices may be good for other levels too."""
+    def known(self, rise: _Rise) -> Sequence[F]:
+        """Fits whose prices may be good for levels as they rise."""
         return ()
 
     def self_pairs(self, level: Floats, fit: F) -> bool:
@@ -82,24 +84,29 @@ class _OfTypes(FillModel[F]):
         """By job, the level that it reaches without these types."""
 
 
-class FlexibleFill(_OfTypes[HullFit]):
+class FlexibleFill(_OfTypes[PricedFit]):
     """Jobs use types in any mix."""
 
-    def __init__(self, demands: HullModel, top: Floats) -> None:
+    def __init__(self, demands: PricedModel, top: Floats) -> None:
         super().__init__(demands.name, top, demands.capacity)
         self._demands, self._unit = demands, demands.fastest / top
 
-    def to_demands(self, level: Floats) -> GridDemands:
+    def to_demands(self, level: Floats) -> Any:
         return self._demands.to_demands(level * self._unit)
 
-    def fit(self, level: Floats) -> HullFit:
+    def fit(self, level: Floats) -> PricedFit:
         return self._demands.fit(self.to_demands(level))
 
-    def record_full(self, fit: HullFit) -> None:
+    def known(self, rise: _Rise) -> Sequence[PricedFit]:
+        if any(one.in_order.any() for one in rise.divisions):  # one job after the other rises: not smooth enough
+            return ()
+        return self._demands.likely_fits(lambda clock: rise.levels(clock) * self._unit, rise.end)
+
+    def record_full(self, fit: PricedFit) -> None:
         """Keep a trace of earlier prices: a price too small for the solver is not lost if it was once larger."""
         self._prices = fit.prices + _TRACE * self._prices
 
-    def cost(self, fit: HullFit) -> Callable[[Floats], float]:
+    def cost(self, fit: PricedFit) -> Callable[[Floats], float]:
         cost = self._demands.cost_at(fit.prices)
         return lambda level: cost(level * self._unit)
 
@@ -173,7 +180,7 @@ class PolytopeFill(FillModel[PolytopeFit]):
         others = [known for known in self._known if known[0] is not fit]
         self._known = [(fit, self.cost(fit)), *others][:_REMEMBERED]
 
-    def known(self) -> Sequence[PolytopeFit]:
+    def known(self, rise: _Rise) -> Sequence[PolytopeFit]:
         return [fit for fit, _ in self._known]
 
     def cost(self, fit: PolytopeFit) -> Callable[[Floats], float]:
@@ -201,25 +208,29 @@ class PolytopeFill(FillModel[PolytopeFit]):
 
 _STEPS = 300
 _SURE = 1e-5  # how clearly earlier prices must show that levels are below or above full
+_AROUND = 1e-6
 
 
 @dataclass(frozen=True)
 class ShareGroups:
-    """Groups that share: job i belongs to group `of[i]`; `weight` and `in_order` (instead of fair) are by group."""
+    """Groups that share: job i belongs to group `of[i]`; `weight` and `in_order` (instead of fair) are by group. `above` are
+    groups of these groups."""
 
     of: Ints
     weight: Floats
     in_order: Bools
+    above: ShareGroups | None = None
 
     @classmethod
     def one(cls, jobs: int) -> ShareGroups:
         """All jobs in one fair group."""
         return cls(np.zeros(jobs, dtype=np.int64), np.ones(1), np.zeros(1, dtype=np.bool_))
 
-    def only(self, chosen: Bools) -> ShareGroups:
+    def only(self, chosen: Bools | Ints) -> ShareGroups:
         """The groups of some of the jobs."""
         present, of = np.unique(self.of[chosen], return_inverse=True)
-        return ShareGroups(of, self.weight[present], self.in_order[present])
+        above = None if self.above is None else self.above.only(present)
+        return ShareGroups(of, self.weight[present], self.in_order[present], above)
 
 
 @dataclass(frozen=True)
@@ -252,7 +263,7 @@ def _until_full(model: FillModel[F], rise: _Rise) -> tuple[Floats, F, bool]:
     whether the cluster is full."""
     clock, full = rise.end, False
     start, level = rise.levels(0.0), rise.levels(clock)
-    for earlier in model.known():
+    for earlier in model.known(rise):
         cost = model.cost(earlier)
         below, above = cost(start) - 1.0, cost(level) - 1.0
         if below < -_SURE and above > _SURE:
@@ -290,7 +301,8 @@ def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below
                 break
         value = cost(rise.levels(clock)) - 1.0
         if abs(value) <= 1e-13:
-            return clock
+            early = clock
+            break
         if value > 0:
             late, above = clock, value
             below = below / 2 if side > 0 else below
@@ -299,30 +311,39 @@ def _affordable(rise: _Rise, cost: Callable[[Floats], float], late: float, below
             early, below = clock, value
             above = above / 2 if side < 0 else above
             side = -1
-    return early
+    return _apart_from_search(rise, cost, early)
+
+
+def _apart_from_search(rise: _Rise, cost: Callable[[Floats], float], clock: float) -> float:
+    """The same moment from seven of its digits and the costs around it, so that its bytes do not depend on the search."""
+    near = float(significant(np.array(clock)))
+    first, last = near * (1.0 - _AROUND), near * (1.0 + _AROUND)
+    below, above = (cost(rise.levels(at)) - 1.0 for at in (first, last))
+    if not below < 0 < above:
+        return clock
+    exact = (first * above - last * below) / (above - below)
+    return exact if abs(cost(rise.levels(exact)) - 1.0) <= 1e-13 else clock
 
 
 @dataclass(frozen=True)
-class _Rise:
-    """How levels rise with the clock while only caps stop them. Jobs are in `order`: by group, and inside by submission or λ at
-    the cap; then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is concave in λ_e."""
+class _Division:
+    """How the sums of groups are divided among their members while only caps limit these. Members are in `order`: by group,
+    and inside by submission or λ at the cap; then λ_e = max_i (B_e − before_i) / speed_i, as B_e = Σ_m min(w_m·λ_e, cap_m) is
+    concave in λ_e."""
 
-    groups: ShareGroups
     order: Ints
-    first: Ints  # by party, where it begins
-    of: Ints  # the party
+    first: Ints  # by group, where it begins
+    of: Ints  # the group
     cap: Floats
     weight: Floats
-    before: Floats  # the caps of earlier jobs in the same group
+    before: Floats  # the caps of earlier members of the same group
     speed: Floats  # the weights of the others
-    start: Floats  # by party, the sum of its levels
-    room: Floats  # by party, how much its levels can rise
-    in_order: bool  # whether all parties share in order
+    in_order: Bools  # by group
+    none_fair: bool  # whether all groups divide in order
 
     @classmethod
-    def begin(cls, level: Floats, cap: Floats, weight: Floats, groups: ShareGroups) -> _Rise:
+    def begin(cls, cap: Floats, weight: Floats, groups: ShareGroups) -> _Division:
         of, count = groups.of, len(groups.weight)
-        start, end = (np.bincount(of, column, minlength=count).astype(np.float64) for column in (level, cap))
         order = np.lexsort((np.where(groups.in_order[of], 0.0, cap / weight), of))
         of, cap, weight = of[order], cap[order], weight[order]
         first = of.searchsorted(np.arange(count))
@@ -331,20 +352,46 @@ class _Rise:
         # From behind and group by group: differences of sums would lose small weights.
         parts = [np.cumsum(part[::-1])[::-1] for part in np.split(weight, first[1:])]
         speed = np.concatenate(parts) if parts else weight
-        room, in_order = np.maximum(end - start, 0.0), bool(groups.in_order.all())
-        return cls(groups, order, first, of, cap, weight, before, speed, start, room, in_order)
+        return cls(order, first, of, cap, weight, before, speed, groups.in_order, bool(groups.in_order.all()))
+
+    def divide(self, total: Floats) -> Floats:
+        """By member, its part of the sums by group."""
+        ahead = total[self.of] - self.before
+        if not self.none_fair:
+            fair = np.maximum.reduceat(ahead / self.speed, self.first)[self.of] * self.weight
+            ahead = np.where(self.in_order[self.of], ahead, fair)
+        level = np.empty(len(self.of))
+        level[self.order] = np.minimum(np.maximum(ahead, 0.0), self.cap)
+        return level
+
+
+@dataclass(frozen=True)
+class _Rise:
+    """How levels rise with the clock while only caps stop them: first the sums of the uppermost groups, by weight; these are
+    divided down to the jobs."""
+
+    weight: Floats  # by uppermost group
+    start: Floats  # the sum of its levels
+    room: Floats  # how much its levels can rise
+    divisions: tuple[_Division, ...]  # from above
+
+    @classmethod
+    def begin(cls, level: Floats, cap: Floats, weight: Floats, groups: ShareGroups) -> _Rise:
+        divisions: list[_Division] = []
+        below: ShareGroups | None = groups
+        while below is not None:
+            divisions.insert(0, _Division.begin(cap, weight, below))
+            level, cap = (np.bincount(below.of, one, minlength=len(below.weight)).astype(np.float64) for one in (level, cap))
+            weight, below = below.weight, below.above
+        return cls(weight, level, np.maximum(cap - level, 0.0), tuple(divisions))
 
     @property
     def end(self) -> float:
         """The moment when all are at their caps."""
-        return float((self.room / self.groups.weight).max())
+        return float((self.room / self.weight).max())
 
     def levels(self, clock: float) -> Floats:
-        total = self.start + np.minimum(self.groups.weight * clock, self.room)
-        ahead = total[self.of] - self.before
-        if not self.in_order:
-            fair = np.maximum.reduceat(ahead / self.speed, self.first)[self.of] * self.weight
-            ahead = np.where(self.groups.in_order[self.of], ahead, fair)
-        level = np.empty(len(self.of))
-        level[self.order] = np.minimum(np.maximum(ahead, 0.0), self.cap)
-        return level
+        total = self.start + np.minimum(self.weight * clock, self.room)
+        for division in self.divisions:
+            total = division.divide(total)
+        return total

@@ -13,7 +13,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import NO_JOB, ZERO, as_scalar_array, rounded
 from fairlead.core.device_map import NONE
 from fairlead.core.events import Memo
-from fairlead.core.plan import unchecked
+from fairlead.core.plan import LATE_S, unchecked
 from fairlead.core.reasons import Code, Reason
 from fairlead.core.snapshot import Snapshot
 
@@ -63,7 +63,9 @@ class RoundLedger:
         if np.count_nonzero(keys[1:] < keys[:-1]):
             order = keys.argsort(kind="stable")
             keys, debts = keys[order], debts[order]
-        fresh, wanted = RoundLedger.opened(view, allocation, own), _keys(allocation)
+        wanted = _keys(allocation)
+        at, stays = _sought(wanted, _keys(x)[self.running])
+        fresh = RoundLedger.opened(view, allocation, own).with_changes(running=at[stays])
         if len(keys) <= len(wanted) and _same(keys, wanted[: len(keys)]):  # no share moved, except shares of the last arrivals
             return fresh.with_changes(deficit=np.concatenate((debts, np.zeros(len(wanted) - len(keys)))))
         at, found = _found(keys, wanted)
@@ -71,6 +73,17 @@ class RoundLedger:
         elsewhere[at[found]] = False
         deficit = np.where(found, debts[at], 0.0) if len(debts) else np.zeros(len(wanted))
         return fresh.with_changes(deficit=deficit, debt_keys=keys[elsewhere], debts=debts[elsewhere])
+
+    def refreshed(self, view: Snapshot, allocation: Allocation, own: Memo, lease_s: float) -> RoundLedger:
+        """Replace an allocation although nothing has changed: the time since then counts on, so that each entry is owed what it
+        was; an entry that was not there is owed nothing."""
+        since_s, (at, found) = view.time - self.computed_s, _sought(_keys(self.allocation), _keys(allocation))
+        owed = np.where(found, (self.allocation.share * since_s - self.received_by(view, lease_s))[at], ZERO)
+        fresh = self.reopened(view, allocation, own, lease_s)
+        received = rounded(allocation.share * since_s - owed, DIGITS)
+        deficit = np.where(found, self.deficit[at], fresh.deficit) + np.maximum(-received, ZERO)  # owed beyond the new share
+        received = np.maximum(received, ZERO)
+        return fresh.with_changes(computed_s=self.computed_s, received=received, deficit=deficit)
 
     def joined_by(self, view: Snapshot, numbers: Ints) -> RoundLedger:
         """Give jobs that arrived since an equal part of the time on every usable type, until the next recomputation."""
@@ -299,5 +312,5 @@ def _ran(view: Snapshot, numbers: Ints, types: Ints, since_s: float, lease_s: fl
     if lease_s > 0:
         rate = np.where(jobs.rate > ZERO, jobs.rate, 1.0)
         short = np.where(jobs.rate > ZERO, lease_s - np.floor(rate * lease_s) / rate, ZERO)
-        ran = ran - (ran / lease_s).round(DIGITS) // 1 * short
+        ran = ran - (ran + LATE_S) // lease_s * short  # a lease may have begun that late
     return rounded(ran, DIGITS)

@@ -11,6 +11,7 @@ Here the denominator is the time since the recomputation, which all types share.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -24,10 +25,10 @@ from fairlead.core.columns import NO, ZERO, rounded
 from fairlead.core.device_map import NONE
 from fairlead.core.errors import InputError, require
 from fairlead.core.events import Memo
-from fairlead.core.plan import Selection
+from fairlead.core.plan import LATE_S, Selection
 from fairlead.core.rng import stream
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Allocator
+from fairlead.core.stages import Allocator, known_changes_s
 from fairlead.policies.allocation.mechanism.round_ledger import RoundLedger, among
 
 
@@ -104,47 +105,65 @@ LONGEST_S = 1e9
 REVISIT_S = 360.0
 """Length of a turn when there are no rounds."""
 
+STICKINESS = {"priority": 1.0, "ties": 0.0}
+"""By `carried`, how many rounds more a running job counts as owed."""
+
+MOST_STICKY = 1000.0
+
 
 @dataclass(frozen=True)
 class RoundMechanism:
     """Realize time fractions round by round, by priority; recompute them when jobs or nodes come or leave.
 
-    Recomputations are at least `min_interval_s` apart. Until the next one, `newcomers` get an equal `share`, may backfill
-    (`leftovers`), or `wait`. `work_conserving=false` turns backfill off. `types` are filled `together` by priority, `in-order`
-    one after the other as the cluster names them, or in an order `shuffled` every round by `seed`. One after the other, the
-    rest of a type is backfilled before the next type is filled. Every entry starts as if it had received `prior_s` seconds
-    (half a round of six minutes); otherwise the smallest unserved share would go before all others. `lease_s` is the length of
-    a lease: only seconds of whole steps within a lease count as received; 0 counts every second. `carried` says where deficits
-    from before a recomputation count: in the `priority`, or only between equal priorities (`ties`).
+    Recomputations are at least `min_interval_s` apart. With `max_interval_s` there is also one where nothing has changed for
+    that long (Gavel §3); by default only for policies that learn from what ran, as others would answer the same. A policy may
+    also name times of its own, such as changes of prices (`changes_s`). Until the next
+    one, `newcomers` get an equal `share`, may backfill (`leftovers`), or `wait`. `work_conserving=false` turns backfill off.
+    `types` are filled `together` by priority, `in-order` one after the other as the cluster names them, or in an order
+    `shuffled` every round by `seed`. One after the other, the rest of a type is backfilled before the next type is filled.
+    Every entry starts as if it had received `prior_s` seconds (default: half a round); otherwise the smallest unserved share
+    would go before all others. `lease_s` is the length of a lease: only seconds of whole steps within a lease count as
+    received; 0 counts every second. `carried` says where deficits from before a recomputation count: in the `priority`, or only
+    between equal priorities (`ties`). With `ties`, jobs with small shares starve where jobs arrive or leave in most rounds. A
+    running entry counts as owed `stickiness` rounds more, without which deficits would move jobs in nearly every round.
 
     Gavel's simulator is `min_interval_s=1920, newcomers=wait, lease_s=360` with `types=in-order` for heterogeneity-aware
     policies and `types=shuffled` for agnostic ones."""
 
     min_interval_s: float = 0.0  # recompute fractions at most this often, in seconds
+    max_interval_s: float | None = None  # recompute fractions at least this often; 0: only at changes; default: by policy
     newcomers: Literal["share", "leftovers", "wait"] = "share"
     """Until then, new jobs get an equal share of every type, only GPUs that are left over, or wait."""
     work_conserving: bool = True  # GPUs that are left over go to waiting jobs
     types: Literal["together", "in-order", "shuffled"] = "together"
     """Fill types together by priority, in the order of the cluster, or shuffled every round."""
-    prior_s: float = 180.0  # seconds that count as received from the start, so that the smallest fraction does not go first
+    prior_s: float | None = None
+    """Seconds that count as received from the start, so that the smallest fraction does not go first; default: half a round."""
     lease_s: float = 0.0  # above 0: of each lease of this length, only seconds of whole steps count as received
     seed: int = 0  # seed of the random draws
-    carried: Literal["priority", "ties"] = "ties"
-    """A deficit from before the last recomputation decides ties, or counts in the priority."""
+    carried: Literal["priority", "ties"] | None = None
+    """A deficit from before the last recomputation counts in the priority, or only decides ties; default: `ties` with
+    `newcomers=wait`, as in Gavel's simulator, and otherwise `priority`."""
+    stickiness: float | None = None
+    """A running job counts as owed this many rounds more, so that fewer jobs move; default: 1, or 0 with `carried=ties`."""
     # The last memo with its ledger: cached, so that it need not be rebuilt.
     _ledger_cache: list[tuple[Memo, RoundLedger]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("min_interval_s", "prior_s", "lease_s"):
-            value = getattr(self, name)
+        for name in ("min_interval_s", "max_interval_s", "prior_s", "lease_s"):
+            value = getattr(self, name) or 0.0
             require(0 <= value <= LONGEST_S, "mechanism gavel-rounds", f"seconds from 0 to {LONGEST_S:g}", name, value)
+        sticky = self.stickiness or 0.0
+        require(0 <= sticky <= MOST_STICKY, "mechanism gavel-rounds", f"rounds from 0 to {MOST_STICKY:g}", "stickiness", sticky)
         if 0 < self.lease_s < 1:
             raise InputError("mechanism gavel-rounds", "0, or at least a second", field="lease_s", value=self.lease_s)
 
     def select(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         if not len(view.jobs):
             return Selection.empty(), memo
-        ledger, fresh, pending = self._ledger(allocator, view, memo)
+        changes_s = known_changes_s(allocator, view)
+        ledger, fresh, pending = self._ledger(allocator, view, memo, changes_s)
+        next_change_s = _next_s(changes_s, view.time)
         by_type = self.work_conserving and self.types != "together"  # backfill each type before the next is filled
         if by_type:
             ledger = self._with_all_jobs(ledger, view)
@@ -156,7 +175,8 @@ class RoundMechanism:
         valid_until: float | None = None
         if len(chosen) == len(eligible) and not others_wait and not (self.lease_s and len(numbers)):
             # All shares run and no backfilled job must yield: valid until an event, or until recomputation is allowed.
-            valid_until = max(view.time, ledger.computed_s + self.min_interval_s) if pending else math.inf
+            valid_until = max(view.time, ledger.computed_s + self.min_interval_s) if pending else self._expires_s(ledger)
+            valid_until = min(valid_until, next_change_s)
         if len(numbers):
             ledger, backfill = ledger.with_backfill(numbers, types)
             chosen = np.concatenate((chosen, backfill))
@@ -166,12 +186,16 @@ class RoundMechanism:
             memo = ledger.to_memo()
             self._ledger_cache[:] = [(memo, ledger)]
         awaited = pending and self._is_due(ledger, view)  # being computed: ask again soon
-        return _selection(view, ledger.allocation, chosen, valid_until, view.time if awaited else view.time + REVISIT_S), memo
+        revisit = view.time if awaited else min(view.time + REVISIT_S, next_change_s)
+        return _selection(view, ledger.allocation, chosen, valid_until, revisit), memo
 
-    def _ledger(self, allocator: Allocator, view: Snapshot, memo: Memo) -> tuple[RoundLedger, bool, bool]:
+    def _ledger(
+        self, allocator: Allocator, view: Snapshot, memo: Memo, changes_s: Sequence[float]
+    ) -> tuple[RoundLedger, bool, bool]:
         """The allocation, recomputed if due; whether it is new; and whether a change is still to be taken into account."""
         ledger = None if memo is None else self._read(memo)
-        if ledger is not None and not ledger.changed(view):
+        same = ledger is not None and not ledger.changed(view) and not _next_s(changes_s, ledger.computed_s) <= view.time
+        if ledger is not None and same and view.time < self._expires_s(ledger):
             return ledger, False, False
         fresh, pending = ledger is None, True
         if ledger is None or self._is_due(ledger, view):
@@ -183,7 +207,10 @@ class RoundMechanism:
                 if ledger is None:
                     ledger = RoundLedger.opened(view, allocation, own)
                 else:
-                    ledger = ledger.reopened(view, allocation, own, self.lease_s)
+                    renewed = ledger.refreshed if same else ledger.reopened
+                    ledger = renewed(view, allocation, own, self.lease_s)
+                if allocation.moment is not None and _next_s(changes_s, allocation.moment.time) <= view.time:  # a change since
+                    ledger = ledger.with_changes(capacity=np.zeros_like(ledger.capacity))
                 fresh, pending = True, allocation.moment is not None and ledger.changed(view)
         if pending and self.newcomers == "share" and len(new := ledger.newcomers(view)):
             return ledger.joined_by(view, new), True, True
@@ -194,7 +221,13 @@ class RoundMechanism:
 
     def _is_due(self, ledger: RoundLedger, view: Snapshot) -> bool:
         """Whether a recomputation may happen now; the first one always may."""
-        return not len(ledger.known) or view.time >= ledger.computed_s + self.min_interval_s
+        return not len(ledger.known) or view.time >= ledger.computed_s + self.min_interval_s - LATE_S
+
+    def _expires_s(self, ledger: RoundLedger) -> float:
+        """When fractions are recomputed although nothing has changed; this settles the ledger, like every change of jobs."""
+        if not self.max_interval_s:
+            return math.inf
+        return ledger.computed_s + self.max_interval_s * ((ledger.settled_s - ledger.computed_s) // self.max_interval_s + 1)
 
     def _by_priority(
         self, ledger: RoundLedger, view: Snapshot, eligible: Ints, received: Floats, rows: tuple[Ints, Ints]
@@ -205,11 +238,18 @@ class RoundMechanism:
         if len(eligible) < len(x):
             columns = [column[eligible] for column in columns]
         mine, partners, types, share, deficit, time_received = columns
-        time_received = time_received + self.prior_s
-        due = share * (view.time - ledger.computed_s + self.prior_s)
-        if self.carried == "priority":
+        turn_s = view.round_s or REVISIT_S
+        prior_s = turn_s / 2 if self.prior_s is None else self.prior_s
+        time_received = time_received + prior_s
+        due = share * (view.time - ledger.computed_s + prior_s)
+        carried = self.carried or ("ties" if self.newcomers == "wait" else "priority")
+        if sticky := STICKINESS[carried] if self.stickiness is None else self.stickiness:
+            credit = np.zeros(len(x))
+            credit[ledger.running] = sticky * turn_s
+            deficit = deficit + credit[eligible]
+        if carried == "priority":
             due, time_received = due + np.maximum(deficit, ZERO), time_received - np.minimum(deficit, ZERO)
-        if self.prior_s > 0:
+        if prior_s > 0:
             priority = due / time_received
         else:
             priority = np.divide(due, time_received, out=share * UNSERVED_PRIORITY, where=time_received > 0)
@@ -268,6 +308,11 @@ class RoundMechanism:
             if not room[least]:
                 break
         return jobs.number[np.array(rows, dtype=np.int64)], np.array(types, dtype=np.int64), len(rows) < len(able)
+
+
+def _next_s(times: Sequence[float], after_s: float) -> float:
+    at = bisect_right(times, after_s)
+    return times[at] if at < len(times) else math.inf
 
 
 def _selection(view: Snapshot, x: Allocation, chosen: Ints, valid_until: float | None, revisit: float) -> Selection:

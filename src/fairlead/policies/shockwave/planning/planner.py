@@ -5,6 +5,7 @@ of snapshots."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,16 +13,16 @@ import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.policies.shockwave.planning.exact import solve_exact
-from fairlead.policies.shockwave.planning.relaxation import LEVELS, relax
+from fairlead.policies.shockwave.planning.relaxation import LEVELS, hull_slopes, relax
 from fairlead.policies.shockwave.planning.window import Window
 
 
 def schedule_rounds(window: Window, rounds: Ints, urgency: Floats) -> Bools:
     """Jobs × rounds: when each job runs, given how many rounds it should have. Urgent jobs run first, as long as all others
-    still find their rounds later; idle accelerators go to the longest jobs."""
+    still find their rounds later, and of equally urgent ones those with the least work; idle accelerators go to the longest."""
     schedule = np.zeros((len(window), window.rounds), dtype=np.bool_)
     workers, left_s, left = window.workers, window.left_s[:, 0], rounds.copy()
-    order = np.lexsort((-left_s, -urgency))
+    order = np.lexsort((left_s * workers, -urgency))
     sizes = np.unique(workers[rounds > 0])[::-1]
     for now in range(window.rounds):
         unfinished = order[left[order] > 0]
@@ -185,15 +186,18 @@ def plan_on_types(
     urgency: Floats,
     home: Ints,
     stay: float,
+    due_s: Floats | None = None,
     *,
     levels: int,
     nodes: int,
 ) -> TypedPlan:
-    """Plan every type with its own jobs. A running job values its type, `home` (others -1), by `stay` more."""
+    """Plan every type with its own jobs, which should end in `due_s`. A running job values its type, `home` (others -1), by
+    `stay` more."""
+    due_s = np.full(len(fastest), np.inf) if due_s is None else due_s
     count = len(fastest)
     if len(windows) <= 1:
         type_, only = next(iter(windows.items()), (0, fastest))
-        found = plan_window(only, urgency, levels=levels, nodes=nodes)
+        found = plan_window(only.in_time(due_s), urgency, levels=levels, nodes=nodes)
         return TypedPlan(found.schedule, np.full(count, type_), np.full(count, found.price), found.gap, found.relative_gap)
     numbers = np.array([*windows])
     rounds = np.arange(fastest.rounds + 1)
@@ -205,7 +209,7 @@ def plan_on_types(
     schedule, price, value, bound = np.zeros((count, fastest.rounds), dtype=np.bool_), np.zeros(count), 0.0, 0.0
     for place, each in enumerate(windows.values()):
         mine = types == place
-        found = plan_window(each.only(mine), urgency[mine], levels=levels, nodes=nodes)
+        found = plan_window(each.only(mine).in_time(due_s[mine]), urgency[mine], levels=levels, nodes=nodes)
         schedule[mine], price[mine] = found.schedule, found.price
         value, bound = value + found.value, bound + found.bound
     gap = (bound - value) / max(float(fastest.weight.sum()), np.finfo(float).tiny)
@@ -215,43 +219,72 @@ def plan_on_types(
 def choose_types(worth: Sequence[Floats], workers: Ints, room: Sequence[int], bonus: Floats) -> Ints:
     """The type of each job, by position in `worth`: for each type jobs × (rounds + 1), −∞ where infeasible. `room` has the
     accelerator-rounds of each type; `bonus` is types × jobs, the extra value of a type to a job."""
-    prices = np.zeros(len(worth))
-    surplus = np.array([_best(each, workers, 0.0)[0] for each in worth]) + bonus
+    prices, offers = np.zeros(len(worth)), [_Offer.of(each, workers) for each in worth]
+    surplus = np.array([each.best(0.0)[0] for each in offers]) + bonus
     for _ in range(_ITERATIONS):
         before = prices.copy()
-        for type_, each in enumerate(worth):
+        for type_, each in enumerate(offers):
             others = np.delete(surplus, type_, axis=0).max(axis=0, initial=-np.inf)
-            prices[type_] = _price(each, workers, others, bonus[type_], room[type_])
-            surplus[type_] = _best(each, workers, prices[type_])[0] + bonus[type_]
+            prices[type_] = _price(each, others, bonus[type_], room[type_], float(prices[type_]))
+            surplus[type_] = each.best(prices[type_])[0] + bonus[type_]
         if (np.abs(prices - before) <= _CONVERGED * prices).all():
             break
     types: Ints = surplus.argmax(axis=0)
     return types
 
 
-def _best(worth: Floats, workers: Ints, price: float) -> tuple[Floats, Ints]:
-    """The surplus of each job at a price, and the accelerator-rounds that it then takes, the fewest among equals."""
-    surplus = worth - (price * workers)[:, None] * np.arange(worth.shape[1])
-    rounds = surplus.argmax(axis=1)
-    return surplus[np.arange(len(surplus)), rounds], rounds * workers
+@dataclass(frozen=True)
+class _Offer:
+    """What a type is worth to jobs: `worth` is rounds × jobs, and `density` has the slopes of its concave hulls per
+    accelerator-round. At a price, the best number of rounds is that of the slopes above the price."""
+
+    worth: Floats
+    density: Floats
+    workers: Ints
+
+    @classmethod
+    def of(cls, worth: Floats, workers: Ints) -> _Offer:
+        by_round = np.ascontiguousarray(worth.T)
+        return cls(by_round, hull_slopes(by_round) / workers, workers)
+
+    def only(self, jobs: Ints) -> _Offer:
+        return _Offer(self.worth[:, jobs], self.density[:, jobs], self.workers[jobs])
+
+    def best(self, price: float) -> tuple[Floats, Ints]:
+        """The surplus of each job at a price, and the accelerator-rounds that it then takes, the fewest among equals."""
+        rounds = (self.density > price).sum(axis=0, dtype=np.int32).astype(np.int64)
+        taken = rounds * self.workers
+        return self.worth[rounds, np.arange(len(rounds))] - price * taken, taken
 
 
-def _price(worth: Floats, workers: Ints, others: Floats, bonus: Floats, room: int) -> float:
-    """The least price at which the demand for a type fits, where jobs have a surplus of `others` on other types."""
+def _price(offer: _Offer, others: Floats, bonus: Floats, room: int, near: float) -> float:
+    """The least price at which the demand for a type fits, where jobs have a surplus of `others` on other types.
 
-    def fits(price: float) -> bool:
-        surplus, taken = _best(worth, workers, price)
-        return int(taken[surplus + bonus > others].sum()) <= room
+    A job's demand falls with the price. So between two prices only jobs are open whose demand differs at these; the rest is
+    counted once. The search begins at the price `near` (0: not known), with an interval that bisection from 0 would reach."""
 
-    if fits(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while not fits(high):
-        low, high = high, 2.0 * high
+    def demand(price: float) -> Ints:
+        surplus, taken = offer.best(price)
+        return np.where(surplus + bonus > others, taken, 0)
+
+    width = math.ldexp(1.0, math.frexp(near)[1] - 3) if near else 1.0  # up to a quarter of the price
+    low = near // width * width
+    at_low = demand(low)
+    if at_low.sum() <= room:
+        return _price(offer, others, bonus, room, 0.0) if low else 0.0
+    high = low + width
+    while (at_high := demand(high)).sum() > room:
+        low, high, at_low = high, high + (width if near else high), at_high
     while high - low > 0.1 * _CONVERGED * high:
+        differs = at_low != at_high
+        if 2 * np.count_nonzero(differs) < len(differs):
+            room -= int(at_high[~differs].sum())
+            offer, others, bonus = offer.only(differs.nonzero()[0]), others[differs], bonus[differs]
+            at_low, at_high = at_low[differs], at_high[differs]
         middle = 0.5 * (low + high)
-        if fits(middle):
-            high = middle
+        at_middle = demand(middle)
+        if at_middle.sum() <= room:
+            high, at_high = middle, at_middle
         else:
-            low = middle
+            low, at_low = middle, at_middle
     return high

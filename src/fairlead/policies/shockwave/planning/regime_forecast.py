@@ -140,21 +140,32 @@ class Trajectories:
         return np.where(self.scheduled, self.left_s, stays)
 
 
-def forecast_trajectories(view: Snapshot, rule: Rule, step_s: Floats, types: Ints, min_left_s: float) -> Trajectories:
-    """Forecast the jobs of a view on these types, at the present time per step. A job beyond its declared steps is expected to
-    take `min_left_s` more."""
-    jobs, batches = view.jobs, view.rates.other_batches
-    courses, scheduled = [], np.zeros(len(jobs), dtype=np.bool_)
-    for at, (number, type_) in enumerate(zip(jobs.number.tolist(), types.tolist())):
-        job, past = view.job_of[number], view.regimes.get(number, ())
-        courses.append(_course(job, past, batches, type_))
+def changing_jobs(view: Snapshot) -> list[int]:
+    """The positions of jobs that have, or may have, more than one regime."""
+    jobs = [view.job_of[number] for number in view.jobs.number.tolist()]
+    begun = np.isin(view.jobs.number, np.fromiter(view.regimes, np.int64, len(view.regimes))).tolist()
+    return [at for at, job in enumerate(jobs) if begun[at] or job.mode in ADAPTIVE or job.schedule]
+
+
+def forecast_trajectories(
+    view: Snapshot, rule: Rule, step_s: Floats, types: Ints, changing: Sequence[int], min_left_s: float
+) -> Trajectories:
+    """Forecast the jobs of a view on these types, at the present time per step, with the regimes of the `changing` ones. A job
+    beyond its declared steps is expected to take `min_left_s` more."""
+    jobs, batches, regimes = view.jobs, view.rates.other_batches, view.regimes
+    courses, scheduled = dict[int, _Course](), np.zeros(len(jobs), dtype=np.bool_)
+    for at in changing:
+        number = int(jobs.number[at])
+        job, past = view.job_of[number], regimes.get(number, ())
+        courses[at] = _course(job, past, batches, int(types[at]))
         if job.schedule:
             scheduled[at] = not schedule_departure(job.schedule, job.steps, past, float(jobs.steps_done[at]))
-    width = max((len(course.times) for course in courses), default=1)
-    begun = np.full((len(courses), width + 1), np.inf)
-    times, prior = np.ones((len(courses), width)), np.zeros((len(courses), width))
-    current = np.zeros(len(courses), dtype=np.int64)
-    for at, course in enumerate(courses):
+    width = max((len(course.times) for course in courses.values()), default=1)
+    begun = np.full((len(jobs), width + 1), np.inf)
+    times, prior = np.ones((len(jobs), width)), np.zeros((len(jobs), width))
+    begun[:, 0], prior[:, 0] = 0.0, 1.0
+    current = np.zeros(len(jobs), dtype=np.int64)
+    for at, course in courses.items():
         begun[at, : len(course.starts)], times[at, : len(course.times)] = course.starts, course.times
         prior[at, : len(course.prior)], current[at] = course.prior, len(course.starts) - 1
     until = np.minimum(begun, jobs.steps_done[:, None])
@@ -173,8 +184,6 @@ class _Course(NamedTuple):
 
 
 def _course(job: Job, past: Sequence[Regime], batches: OtherBatches | None, type_: int) -> _Course:
-    if not past and job.mode not in ADAPTIVE and not job.schedule:
-        return _Course([0.0], [1.0], [1.0])
     starts = [0.0, *(regime.from_steps for regime in past[1:])]
     had = [regime.batch_size for regime in past]
     present = had[-1] if had else batch_size_of(job.kind) or 0

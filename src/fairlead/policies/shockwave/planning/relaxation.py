@@ -157,10 +157,9 @@ class LevelRelaxation:
     def _price(self, min_rounds: Ints) -> float:
         """The least price at which the demand fits."""
         density = np.where(np.arange(self.window.rounds)[:, None] < min_rounds, np.inf, self.density)
-        workers = self.window.workers.astype(np.float64)
 
-        def demand(price: float) -> float:
-            return float((density > price).sum(axis=0) @ workers)
+        def demand(price: float) -> int:  # of whole numbers: for products of floats, BLAS starts threads that wait actively
+            return int((density > price).sum(axis=0) @ self.window.workers)
 
         if demand(0.0) <= self.window.room:
             return 0.0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import significant
 from fairlead.core.errors import require
 
 EPSILON = 1e-6
@@ -50,7 +51,7 @@ class Window:
 
     def load_s(self, rounds: Ints) -> float:
         """Σ s·R / M."""
-        return float(self.workers @ self.left_s[np.arange(len(self)), rounds]) / self.accelerators
+        return float((self.workers * self.left_s[np.arange(len(self)), rounds]).sum()) / self.accelerators
 
     def longest_s(self, rounds: Ints) -> float:
         return float(self.left_s[np.arange(len(self)), rounds].max(initial=0.0))
@@ -68,6 +69,14 @@ class Window:
     def at_least(self, rounds: Ints) -> Window:
         """The same with larger `min_rounds`."""
         return replace(self, min_rounds=np.minimum(np.maximum(self.min_rounds, rounds), self.max_rounds))
+
+    def in_time(self, due_s: Floats) -> Window:
+        """The same with the rounds that each job needs here to end in `due_s`; unchanged where these do not fit together."""
+        due = np.isfinite(due_s)
+        later_s = np.maximum(due_s[due] - self.rounds * self.round_s, 0.0)
+        rounds = np.zeros(len(self), dtype=np.int64)
+        rounds[due] = np.ceil((self.left_s[due, 0] - later_s) / self.round_s - _ROUNDING).clip(0, self.max_rounds[due])
+        return self.at_least(rounds) if int(rounds @ self.workers) <= self.room else self
 
 
 def make_window(
@@ -105,8 +114,32 @@ def critical_fraction(left_s: Floats, past_s: Floats, here_s: Floats, workers: I
     if not len(left_s):
         return 1.0
     longest = int(left_s.argmax())
-    span = float(here_s[longest]) + float(workers @ left_s) / accelerators
+    span = float(here_s[longest]) + float((workers * left_s).sum()) / accelerators
     return min(float(past_s[longest] + left_s[longest]) / max(span, np.finfo(float).tiny), 1.0)
+
+
+_NEAR_RHO = 1e-6  # relative
+_LEAST_S = 1e-3  # of a fair end
+
+
+def fair_deadlines(here_s: Floats, left_s: Floats, fair_s: Floats, workers: Ints, accelerators: int, rho_max: float) -> Floats:
+    """The seconds in which each job must end: by `rho_max`·ρ times its fair end, with the least ρ ≥ 1 that all jobs can keep.
+
+    `fair_s` is the time from submission to the fair end, `here_s` that since submission. All jobs can keep a ρ if, nearest
+    deadline first, the work up to each deadline, Σ s·R / M, is done by then, and if each job's own run time fits before it."""
+    fair_s, load_s = np.maximum(fair_s, _LEAST_S), left_s * workers / accelerators
+    longest_s = max(float(load_s.sum()), float(left_s.max(initial=0.0)))
+    low, high = (float(((here_s + more) / fair_s).max(initial=0.0)) for more in (left_s, longest_s))
+    low, high = max(low, 1.0), max(high, 1.0)
+    while high - low > _NEAR_RHO * high:
+        middle = 0.5 * (low + high)
+        due_s = middle * fair_s - here_s
+        order = due_s.argsort(kind="stable")
+        if (load_s[order].cumsum() <= due_s[order]).all():
+            high = middle
+        else:
+            low = middle
+    return np.maximum(significant(rho_max * high * fair_s - here_s), _LEAST_S)
 
 
 def left_after(left_s: Floats, rounds: int, round_s: float) -> Floats:
