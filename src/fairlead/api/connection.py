@@ -101,6 +101,7 @@ class ClusterConnection:
         cpus: float | None = None,
         memory_gb: float | None = None,
         gpu_memory_gb: float | None = None,
+        rack: str = "",
     ) -> dict[str, Any]:
         """Add a node before its agent connects; return its record. An agent with an agent token adds its node by itself.
 
@@ -111,11 +112,13 @@ class ClusterConnection:
             cpus: Its CPUs; None: not limited.
             memory_gb: Its memory; None: not limited.
             gpu_memory_gb: The memory of each GPU, for a type that the cluster does not have yet.
+            rack: Its rack; empty: none.
 
         Raises:
             FairleadError: There is such a node, or the token is not an admin's.
         """
-        return self.client.add_node(name, type_name, gpus, cpus=cpus, memory_gb=memory_gb, gpu_memory_gb=gpu_memory_gb)
+        about = {"cpus": cpus, "memory_gb": memory_gb, "gpu_memory_gb": gpu_memory_gb, **({"rack": rack} if rack else {})}
+        return self.client.add_node(name, type_name, gpus, **about)
 
     def remove_node(self, name: str) -> dict[str, Any]:
         """Remove a node on which no job runs, and revoke its credential. Return `stranded`: jobs that no node can run now.

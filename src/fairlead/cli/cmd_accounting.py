@@ -18,6 +18,7 @@ from fairlead.cli.job_info import local_time
 from fairlead.cli.output import JsonOption, note, option_error, out, print_json
 from fairlead.cli.selectors import StateOption, UserOption, control_plane, states_of
 from fairlead.core.durations import parse_duration
+from fairlead.core.job import with_parents
 from fairlead.experiments.metric_columns import format_duration
 
 SINCE = typer.Option("", help="Start: 2026-11-01, '2026-11-01 08:00', or an age such as 7d or 12h.", show_default=False)
@@ -48,7 +49,7 @@ def history_command(
     until: str = UNTIL,
     user: UserOption = "",
     state: StateOption = None,
-    account: str = typer.Option("", help="Only jobs of this account.", show_default=False),
+    account: str = typer.Option("", help="Only jobs of this account and of the accounts below it.", show_default=False),
     limit: int | None = typer.Option(
         None, help="Show only the most recent jobs; 0: all. [default: 100; all with --csv]", min=0
     ),
@@ -71,7 +72,9 @@ def history_command(
     found = [
         job
         for job in control_plane().history(begin, end)
-        if user in ("", job["user"]) and account in ("", job["account"]) and (not states or job["state"] in states)
+        if user in ("", job["user"])
+        and (not account or account in with_parents(job["account"]))
+        and (not states or job["state"] in states)
     ]
     jobs = found[-limit:] if (limit := (0 if as_csv else 100) if limit is None else limit) else found
     if len(jobs) < len(found):

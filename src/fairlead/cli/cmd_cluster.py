@@ -231,6 +231,7 @@ def agent_command(
     ),
     node: str = typer.Option(os.uname().nodename, help="This node's name in the cluster."),
     accelerators: str = typer.Option("", help="GPUs of this node, as in v100:4. [default: detected by NVML]"),
+    rack: str = typer.Option("", help="Rack of this node. Used only when the node is new in the cluster. [default: none]"),
     root: Path = typer.Option(Path(".fairlead-agent"), help="Folder for files and logs of jobs."),
     token_file: Path | None = typer.Option(None, help="A file with an agent token, for the first connection of this node."),
     address: str = typer.Option(
@@ -243,6 +244,17 @@ def agent_command(
     ),
     cgroup: str = typer.Option(
         "", help="Folder of a cgroup (v2) that limits jobs, or 'none'. [default: a new one, if the agent may create it]"
+    ),
+    container_mounts: str | None = typer.Option(
+        None,
+        envvar="FAIRLEAD_CONTAINER_MOUNTS",
+        help="Folders of this node that containers may mount, separated by commas. [default: all that the job's user may read]",
+    ),
+    allow_docker: bool = typer.Option(
+        False,
+        "--allow-docker",
+        envvar="FAIRLEAD_ALLOW_DOCKER",
+        help="Let jobs use Docker. Its daemon runs as root, so its users can become root on this node.",
     ),
     end_jobs: bool = typer.Option(
         False, "--end-jobs", help="At SIGTERM, let jobs save checkpoints and end, report this, and end the agent."
@@ -286,6 +298,7 @@ def agent_command(
     from fairlead.runtime.agent.agent_identity import CREDENTIAL_FILE
     from fairlead.runtime.agent.agent_process import run_agent, run_launch_agent
     from fairlead.runtime.agent.agent_service import Agent
+    from fairlead.runtime.agent.containers import ContainerRules
     from fairlead.runtime.agent.devices import NodeAccelerators
     from fairlead.runtime.agent.processes import find_cgroup
     from fairlead.runtime.agent.settings import AgentSettings, choose_users
@@ -303,7 +316,8 @@ def agent_command(
     own, pool = choose_users(user, user_pool, allow_root_jobs=allow_root_jobs, quiet=leashed)
     groups = find_cgroup(f"fairlead-{crc32(bytes(root.absolute())):08x}") if not cgroup and not leashed else None
     groups = Path(cgroup) if cgroup not in ("", "none") else groups
-    settings = AgentSettings(own, pool, cgroup=groups, reports_limits=not leashed, keep_s=keep_logs)
+    rules = ContainerRules.parse(container_mounts, docker=allow_docker)
+    settings = AgentSettings(own, pool, cgroup=groups, reports_limits=not leashed, keep_s=keep_logs, containers=rules)
     trust = channel_credentials(tls_ca)
     if launch:
         job, _, generation = launch.partition(".")
@@ -313,7 +327,7 @@ def agent_command(
     has_left = run_agent(
         lambda: Supervisor(root, devices, settings),
         lambda supervisor, departure: Agent(
-            supervisor, node, control, token, address, trust, departure=departure, temporary=temporary
+            supervisor, node, control, token, address, trust, departure=departure, temporary=temporary, rack=rack
         ),
         leashed=leashed,
         end_jobs=end_jobs,

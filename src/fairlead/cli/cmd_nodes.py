@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -34,13 +34,18 @@ NodesArgument = Annotated[
 
 
 @nodes_app.command("list")
-def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None:
-    """List the nodes of the cluster. Shows their GPUs, agents and jobs.
+def nodes_command(
+    words: NodesArgument = None,
+    host: bool = typer.Option(False, "--host", help="Show the utilization of CPU, memory and disk, if agents measure it."),
+    json: JsonOption = False,
+) -> None:
+    """List the nodes of the cluster. Shows their GPUs, agents and jobs, and warns of nodes whose disk or memory is nearly full.
 
     Examples:
 
       fairlead nodes
       fairlead nodes 'v100-*'
+      fairlead nodes --host
 
     'fairlead nodes' is short for 'fairlead nodes list'. Exit codes: 0 done, 3 no such node.
     """
@@ -51,7 +56,10 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
     table.add_column("name", overflow="fold")
     counted = ("accelerators", "free", *(["shared"] if any(node.get("shared") for node in found) else ()))
-    for heading in ("type", *counted, "up", "agent"):
+    racks = any(node.get("rack") for node in found)
+    hosts = _HOST_COLUMNS if host else ()
+    counted = (*counted, *hosts)
+    for heading in ("type", *(["rack"] if racks else ()), *counted, "up", "agent"):
         table.add_column(
             "GPUs" if heading == "accelerators" else heading, no_wrap=True, justify="right" if heading in counted else "left"
         )
@@ -61,15 +69,19 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
         there = f"unreachable {format_seconds(silent_s)}" if silent_s else "connected" if node["connected"] else "unreachable"
         up = "draining" if node["drained"] and node["jobs"] else "drained" if node["drained"] else "yes" if node["up"] else "no"
         up = "backing off" if node.get("backoff_s") else "unknown" if silent_s and up == "yes" else up
-        counts = (str(node[what]) for what in counted)
+        counts = (_host_share(node, what) if what in hosts else str(node[what]) for what in counted)
         marks = {name: f" ({mark})" for mark in ("starting", "stopping") for name in node.get(mark) or ()}
         jobs = ", ".join(name + marks.get(name, "") for name in node["jobs"])
-        table.add_row(*map(Text, (node["name"], node["type"], *counts, up, there, jobs)))
+        place = [node.get("rack") or ""] if racks else []
+        table.add_row(*map(Text, (node["name"], node["type"], *place, *counts, up, there, jobs)))
     out.print(table)
     if unlimited := [node["name"] for node in found if node.get("limits") == "none"]:
         every = not words and len(unlimited) == len(found) > 1
         where = "no node limits" if every else f"no limits on {', '.join(unlimited)} for"
         out.print(Text(f"{where} the CPU and memory of jobs: cgroups (v2) are not available"), soft_wrap=True)
+    for node in found:
+        for warning in (node.get("host") or {}).get("warnings") or ():
+            out.print(Text(f"{node['name']}: {warning}"), soft_wrap=True)
     for problem in sorted({node["engine_problem"] for node in found if node.get("engine_problem")}):
         out.print(legible(problem), soft_wrap=True)
     for node in found:
@@ -81,6 +93,16 @@ def nodes_command(words: NodesArgument = None, json: JsonOption = False) -> None
             out.print(told, soft_wrap=True)
 
 
+_HOST_COLUMNS = ("CPU", "memory", "disk")
+
+
+def _host_share(node: Mapping[str, Any], what: str) -> str:
+    """The used share of a node's CPUs, memory or disk in percent."""
+    host = node.get("host") or {}
+    used, total = (host.get("cpu"), 1.0) if what == "CPU" else (host.get(f"{what}_gb"), host.get(f"{what}_total_gb"))
+    return "-" if used is None or not total else f"{100 * used / total:.0f} %"
+
+
 @nodes_app.command("add")
 def add_node(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that its agent uses (--node).")],
@@ -90,6 +112,7 @@ def add_node(
     gpu_memory: float | None = typer.Option(
         None, help="GB of memory of each GPU, for a GPU type that is new in the cluster.", min=0.01
     ),
+    rack: str = typer.Option("", help="Rack of the node. [default: none]"),
     json: JsonOption = False,
 ) -> None:
     """Add a node before its agent connects, so that jobs can wait for it. Agents with an agent token need no such command.
@@ -102,7 +125,7 @@ def add_node(
     """
     if (found := _GPUS.fullmatch(gpus)) is None:
         raise InputError("nodes add", "TYPE:COUNT, as in v100:4", field="GPUs", value=gpus)
-    resources = {"cpus": cpus, "memory_gb": memory, "gpu_memory_gb": gpu_memory}
+    resources = {"cpus": cpus, "memory_gb": memory, "gpu_memory_gb": gpu_memory, **({"rack": rack} if rack else {})}
     node = control_plane().add_node(name, found[1], int(found[2]), **resources)
     if json:
         print_json(node)

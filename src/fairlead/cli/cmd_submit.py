@@ -23,6 +23,7 @@ from fairlead.experiments.metric_columns import format_delay, format_duration
 from fairlead.prediction.step_prediction import StepPrediction
 from fairlead.runtime.protocol.code_archive import archive_digest, pack_code
 from fairlead.runtime.protocol.task_file import ALIASES, TaskSpec, parse_task
+from fairlead.runtime.protocol.task_parts import ContainerSpec, LeaseSpec
 
 _PANELS = ("Job", "Resources", "Scheduling", "Many jobs")
 _job, _resource, _schedule, _many = (partial(typer.Option, rich_help_panel=panel) for panel in _PANELS)
@@ -47,7 +48,10 @@ def submit_command(
     ),
     outputs: list[str] | None = _job(None, help="Files to keep for 'fairlead fetch': a path or pattern; repeatable."),
     kind: str = _job("", help="Job type, as in 'resnet (batch size 32)'.  [default: the name of the script or program]"),
-    prefix: str = _job("", help="Words before the command, such as a container runtime."),
+    prefix: str = _job("", help="Words before the command, such as 'nice -n 10'."),
+    image: str = _job(
+        "", help="Run the command in a container of this image. For mounts and more, use 'container' in a task file."
+    ),
     workers: int = _resource(1, "--workers", "--gpus", help="Number of workers (gang size). Each worker has one GPU.", min=1),
     types: str = _resource("", help="GPU types that the job may use, separated by commas."),
     memory_gb: float = _resource(0.0, help="GPU memory for each worker.  [default: as predicted]", min=0),
@@ -106,7 +110,7 @@ def submit_command(
     override those of a file.
 
     Without --code, the job runs in this directory, which the nodes must have too. With --code DIR (or code: DIR in the file),
-    the directory is sent and unpacked on the node, without private keys (PEM files).
+    the directory is sent and unpacked on the node, without private keys (PEM files) and tokens (*.token).
 
     With --predict (or predict: FILE:NAME in the file), the job has a prediction of its GPU memory, utilization and speed. So
     it may share a GPU before it was measured. The training is traced on this machine, without a GPU (extra: torch).
@@ -136,7 +140,7 @@ def submit_command(
     for source, task, folder in written:
         task = _with_prediction(_by_field(task), _fields(given), folder, source)
         if (place := _code(given.get("code", ""), task, folder)) is not None:
-            archives.append(pack_code(place, lambda path: note(f"{path} is not sent: it is a private key")))
+            archives.append(pack_code(place, lambda path: note(f"{path} is not sent: it is a private key, or a token")))
             task["code"] = archive_digest(archives[-1])
         else:
             task.setdefault("directory", str(Path.cwd()))
@@ -229,6 +233,12 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     if "env" in below and "env" in above and isinstance(below["env"], type(above["env"])):
         joined = below["env"]
         merged["env"] = {**joined, **above["env"]} if isinstance(joined, dict) else [*joined, *above["env"]]
+    if "container" in below and "container" in above:
+        merged["container"] = {**_container(below["container"]), **above["container"]}
+    container, variables = merged.get("container"), above.get("env")
+    if isinstance(container, dict) and isinstance(container.get("env"), dict) and isinstance(variables, dict):
+        overridden = {name: value for name, value in variables.items() if name in container["env"]}
+        merged["container"] = {**container, "env": {**container["env"], **overridden}}
     return merged
 
 
@@ -244,6 +254,8 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
         fields["directory"] = str(Path(fields["directory"]).absolute())
     if "prefix" in fields:
         fields["prefix"] = shlex.split(fields["prefix"])
+    if "image" in fields:
+        fields["container"] = {"image": fields.pop("image")}
     if "env" in fields:
         fields["env"] = dict(_variable(word) for word in fields["env"])
     if "grid" in fields:
@@ -252,6 +264,11 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
     if "lease" in fields:
         fields["lease"] = dict(option_pairs("lease", fields["lease"], "a name and a value such as max_steps=100"))
     return fields
+
+
+def _container(written: Any) -> dict[str, Any]:
+    """The keys of a container; other values than an image and a mapping are refused without an image."""
+    return {"image": written} if isinstance(written, str) else dict(written) if isinstance(written, Mapping) else {}
 
 
 def _variable(word: str) -> tuple[str, str]:
@@ -269,12 +286,16 @@ def _by_field(task: Mapping[str, Any]) -> dict[str, Any]:
 
 def _task_in(file: str) -> dict[str, Any]:
     written = read_yaml(file)
-    written.mapping([*TaskSpec.model_fields, *ALIASES, "predict"])
+    fields = written.mapping([*TaskSpec.model_fields, *ALIASES, "predict"])
+    for name, spec in (("container", ContainerSpec), ("lease", LeaseSpec)):
+        if name in fields and isinstance(fields[name].data, dict):
+            fields[name].mapping(spec.model_fields)
     return dict(written.data)
 
 
 _PREDICTIONS = ("predict", "prediction")
-_PREDICT_OPTIONS = {"batch": int, "precision": str, "optimizer": str, "device": str}
+_PREDICT_TEXTS = ("precision", "optimizer", "device", "sharding")
+_PREDICT_OPTIONS: Mapping[str, Any] = {"batch": int, **dict.fromkeys(_PREDICT_TEXTS, str), "host_launch_us": (float, int)}
 _NOT_PREDICTED = ("batch_size", "fits")  # in the output of `predict module`
 
 
@@ -292,11 +313,12 @@ def _with_prediction(task: Mapping[str, Any], given: Mapping[str, Any], folder: 
             raise InputError(source, "a file and a function in it, as in train.py:training", field="predict", value=module)
         for name, value in options.items():
             kind = _PREDICT_OPTIONS.get(name)
-            if kind is None or type(value) is not kind:
-                expected = (
-                    "a text" if kind is str else "a whole number" if kind is int else f"one of {', '.join(_PREDICT_OPTIONS)}"
-                )
+            if kind is None or isinstance(value, bool) or not isinstance(value, kind):
+                others = f"one of {', '.join(_PREDICT_OPTIONS)}" if kind is None else "a number"
+                expected = "a text" if kind is str else "a whole number" if kind is int else others
                 raise InputError(source, expected, field=f"predict.{name}", value=value)
+        if isinstance(workers := merged.get("workers"), int) and workers >= 1:  # other values are refused later
+            options["workers"] = workers
         from fairlead.cli.cmd_predict_module import predict_file
 
         merged["prediction"] = predict_file(str(folder / module), **options).to_data()
@@ -309,7 +331,8 @@ def _with_prediction(task: Mapping[str, Any], given: Mapping[str, Any], folder: 
     if isinstance(found := merged.get("prediction"), dict):
         about = StepPrediction.from_data(found, source)
         busy = f"{about.utilization:.0f} % utilization ({about.utilization_low:.0f} to {about.utilization_high:.0f})"
-        note(f"predicted on {about.device}: at most {about.memory_gb:.1f} GB, {busy}, {about.steps_per_s:.3g} steps/s")
+        each = f", each of {about.workers} workers ({about.sharding})" if about.workers > 1 else ""
+        note(f"predicted on {about.device}{each}: at most {about.memory_gb:.1f} GB, {busy}, {about.steps_per_s:.3g} steps/s")
     return merged
 
 

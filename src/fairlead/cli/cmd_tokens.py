@@ -3,6 +3,7 @@ changes at once, or within a second."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,13 +15,17 @@ from rich.table import Table
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import InputError, NotFound, require
+from fairlead.core.job import is_account
 from fairlead.runtime.protocol.task_file import is_job_name
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.tokens import Tokens
 
 token_app = typer.Typer(help="Manage API tokens.", no_args_is_help=True, rich_markup_mode=None)
-ROOT = typer.Option(Path(".fairlead"), help="The root folder of the control plane (--root of up or serve).")
+DEFAULT_ROOT = Path(".fairlead")
+ROOT = typer.Option(
+    DEFAULT_ROOT, help="The root folder of the control plane (--root of up or serve), here or in a folder above."
+)
 JOURNAL = typer.Option("", help="The URL of a PostgreSQL journal: its database has the tokens.")
 NameOfToken = Annotated[str, typer.Argument(help="The name of the user, or of the node with --role node; any name for agents.")]
 
@@ -53,8 +58,9 @@ def add(
     require(is_job_name(name), "token", "letters, digits, '.', '_' and '-'", "name", name)
     if role not in list(Role):
         raise InputError("token", " or ".join(Role), field="role", value=role)
-    if account and account != ANY and not is_job_name(account):
-        raise InputError("token", "letters, digits, '.', '_' and '-'; or '*' for any", field="account", value=account)
+    if account and account != ANY and not (is_account(account) and all(map(is_job_name, account.split("/")))):
+        allowed = "letters, digits, '.', '_' and '-', as in research/vision; or '*' for any"
+        raise InputError("token", allowed, field="account", value=account)
     require(uses is None or role == Role.AGENT, "token", "no --uses: only agent tokens are used up", "uses", uses)
     try:
         lasts_s = parse_duration(expires) if expires else None
@@ -120,5 +126,8 @@ def _tokens(root: Path, journal: str) -> Tokens:
 
     if journal and not is_postgres(journal):
         raise InputError("--journal", "postgresql://…; with other journals, pass --root", value=journal)
+    if not journal and root == DEFAULT_ROOT:  # as other commands find a cluster
+        above = (folder / root for folder in (Path.cwd(), *Path.cwd().parents))
+        root = next((one for one in above if one.is_dir() and one.stat().st_uid == os.geteuid()), root)
     require(journal or root.is_dir(), root, "the root of a control plane that was started before", "root")
     return Tokens(control_files(root, journal))

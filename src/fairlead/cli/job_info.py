@@ -99,6 +99,7 @@ def _task(job: Mapping[str, Any]) -> Iterator[Line]:
         words = words[words.index(text) + 1 :] or text.split("\n")[:1]
     yield "command", legible(command_text(words, shell=job.get("shell", False)))
     yield "directory", legible(str(job.get("directory") or ""))
+    yield "image", legible(str(job.get("image") or ""))
     yield "code", str(job.get("code") or "")[:12]
     yield "outputs", legible(", ".join(job.get("outputs") or ()))
     yield "environment", legible(", ".join(job.get("environment") or ()))

@@ -30,7 +30,7 @@ JOB_COLUMNS = (
     *("number", "name", "user", "account", "job_type", "state", "gpus", "gpu_type", "devices"),
     *("submitted", "started", "ended", "priority", "weight", "reason", "progress", "launches", "preemptions"),
 )
-NODE_COLUMNS = ("index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb")
+NODE_COLUMNS = ("index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb", "rack", "host")
 DECISIONS = 20  # in a reset
 MAX_ENDED, ENDED_S = 2000, 86_400.0  # ended jobs that a reset has, at most: the last ones, of a day
 AT_ONCE = 1000  # jobs whose facts are copied while the loop waits
@@ -327,8 +327,10 @@ class LiveFeed:
             (
                 *(index, node.name, seen.cluster.kind_of_node[index], node.accelerators, first, state),
                 seen.drains.get(index, NO_DRAIN).reason,
-                [round(100 * share) for share in beat.utilization],
+                [_percent(share) for share in beat.utilization],
                 [round(used, 1) for used in beat.memory_gb],
+                node.rack,
+                _host_percents(beat),
             )
         )
         return LiveRow(row, row, state=state, beat=beat)
@@ -375,11 +377,27 @@ def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 def _differs(shown: Heartbeat, now: Heartbeat) -> bool:
     """Whether what a node measures is worth another row."""
-    if shown is now or (shown.utilization == now.utilization and shown.memory_gb == now.memory_gb):
+    if shown is now or (shown.utilization, shown.memory_gb, shown.host) == (now.utilization, now.memory_gb, now.host):
         return False
+    hosts = zip(_host_percents(shown), _host_percents(now))
+    if any((one is None) != (other is None) or abs((one or 0) - (other or 0)) > 100 * UTILIZATION for one, other in hosts):
+        return True
     pairs: Collection[tuple[float, float]] = list(zip(shown.memory_gb, now.memory_gb))
     return (
         (len(shown.utilization), len(shown.memory_gb)) != (len(now.utilization), len(now.memory_gb))
         or any(abs(one - other) > UTILIZATION for one, other in zip(shown.utilization, now.utilization))
         or any(abs(one - other) > MEMORY * max(one, 1.0) for one, other in pairs)
     )
+
+
+def _host_percents(beat: Heartbeat) -> tuple[int | None, ...]:
+    """The used percent of a node's CPUs, memory and disk; None: not measured."""
+    if (host := beat.host) is None:
+        return (None, None, None)
+    used = ((host.cpu, 1.0), (host.memory_gb, host.memory_total_gb), (host.disk_gb, host.disk_total_gb))
+    return tuple(None if value is None or not total else _percent(value / total) for value, total in used)
+
+
+def _percent(share: float) -> int:
+    """Percents that a page can read, whatever an agent reports."""
+    return round(100 * min(share, 10.0))

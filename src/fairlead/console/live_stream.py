@@ -60,7 +60,7 @@ class LivePage:
             self._early.append((revision, event))
         elif self._size > MAX_BUFFER:
             self.end()
-        elif revision > self.revision and not self.ended:
+        elif revision > self.revision:
             self._put(revision, event)
 
     def comment(self) -> None:
@@ -68,6 +68,8 @@ class LivePage:
             self._put(self.revision, b":\n\n")
 
     def _put(self, revision: int, event: bytes) -> None:
+        if self.ended:
+            return
         self.revision = revision
         self._events.append(event)
         self._size += len(event)

@@ -38,8 +38,7 @@ TAKEOVER_WITHIN_S = 30.0  # how long a request waits for a standby to take over
 _last_good: dict[str, str] = {}  # by addresses: the one that answered last
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
-PAGE = 1000  # jobs in one answer when all are asked for
-MAX_SELECTED, MAX_PATTERNS_SELECTED = 100, 20  # words in one request for jobs
+MAX_SELECTED, MAX_PATTERNS_SELECTED, PAGE = 100, 20, 1000  # words in one request; jobs in one answer when all are asked for
 
 
 class RefusedRequest(FairleadError):
@@ -90,7 +89,8 @@ class ControlPlaneClient:
 
     @classmethod
     def _in(cls, file: Path) -> ControlPlaneClient:
-        given = os.environ.get(TOKEN, "")
+        if (given := os.environ.get(TOKEN)) == "":  # the token of `fairlead up` would have more rights than the missing one
+            raise Unreachable(f"{TOKEN} is set, but empty: unset it, or set it to a token")
         try:
             read = orjson.loads(file.read_bytes())
             found = cls(str(read["url"]), given or str(read["token"]), authority=str(read.get("ca", "")))
@@ -244,9 +244,9 @@ class ControlPlaneClient:
         bare = undo or not given
         return self._ask("DELETE" if undo else "PUT", path, None if bare else given, content=b"" if bare else None)
 
-    def add_node(self, name: str, type_name: str, accelerators: int, **resources: float | None) -> dict[str, Any]:
-        """Add a node before its agent connects, with `cpus`, `memory_gb` and `gpu_memory_gb`; needs an admin's token."""
-        return self._ask("POST", "/v1/nodes", {"name": name, "type": type_name, "accelerators": accelerators, **resources})
+    def add_node(self, name: str, type_name: str, accelerators: int, **about: float | str | None) -> dict[str, Any]:
+        """Add a node before its agent connects, with `cpus`, `memory_gb`, `gpu_memory_gb`, `rack`; needs an admin's token."""
+        return self._ask("POST", "/v1/nodes", {"name": name, "type": type_name, "accelerators": accelerators, **about})
 
     def remove_node(self, name: str) -> dict[str, Any]:
         """Remove a node on which no job runs, and revoke its credential. Needs an admin's token."""

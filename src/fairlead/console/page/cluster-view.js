@@ -163,6 +163,7 @@ export function clusterView(root, { store, session, go, loadRuns }) {
       rows = [
         ["node", `${node.name} (${store.types[node.type]})`],
         ["state", node.drain ? `${node.state}: ${node.drain}` : node.state],
+        ...(node.rack ? [["rack", node.rack]] : []),
       ];
     if (gpu < 0) return [node.name, [...rows.slice(1), ["GPUs in use", `${inUse(node)} of ${node.gpus}`]]];
     const holders = store.holders[node.first + gpu].map((number) => store.jobs.get(number)).filter(Boolean);

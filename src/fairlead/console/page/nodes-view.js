@@ -54,6 +54,7 @@ export function nodesView(root, { store, session }) {
       },
       { heading: "GPUs in use", least: 108, share: 0.6, value: used, text: (node) => `${used(node)} of ${node.gpus}` },
       { heading: "type", least: 84, share: 0.8, left: true, value: type, text: type },
+      { heading: "rack", least: 72, share: 0.6, left: true, value: (node) => node.rack || null, text: (node) => node.rack || "" },
       {
         heading: "utilization",
         least: 96,
@@ -70,6 +71,15 @@ export function nodesView(root, { store, session }) {
         meaning: "GPU memory in use, where it is measured",
         text: (node) => (node.memory_gb?.length ? `${digits(sum(node.memory_gb))} GB` : "–"),
       },
+      ...["CPU", "host memory", "disk"].map((heading, place) => ({
+        heading,
+        least: 76,
+        share: 0.5,
+        value: (node) => node.host?.[place] ?? null,
+        meaning: "used part, by all programs of the node, where it is measured",
+        text: (node) => (node.host?.[place] == null ? "–" : `${node.host[place]} %`),
+        kind: (node) => (place && node.host?.[place] >= 95 ? "bad" : ""),
+      })),
       {
         heading: "drain reason",
         least: 120,
@@ -107,7 +117,7 @@ export function nodesView(root, { store, session }) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const all = store.nodes.filter((node) => node && node.state !== "removed");
     const shown = all.filter((node) =>
-      words.every((word) => `${node.name} ${store.types[node.type]} ${node.state} ${node.drain}`.toLowerCase().includes(word)),
+      words.every((word) => `${node.name} ${node.rack} ${store.types[node.type]} ${node.state} ${node.drain}`.toLowerCase().includes(word)),
     );
     const down = all.filter((node) => node.state !== "up").length;
     note.textContent = `${plural(all.length, "node")}${down ? `, ${down} not up` : ""}`;

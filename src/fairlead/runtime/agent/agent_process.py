@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
 
+from fairlead.core.errors import FairleadError
 from fairlead.runtime.agent.agent_errors import AgentRefused, DirectoryInUse
 from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.agent_stream import AgentStream
 from fairlead.runtime.agent.departure import RECONNECT_WITHIN_S, Departure
 from fairlead.runtime.agent.devices import NodeAccelerators
-from fairlead.runtime.agent.launch_agent import LaunchAgent
 from fairlead.runtime.agent.settings import AgentSettings
 from fairlead.runtime.agent.supervisor import Supervisor
+from fairlead.runtime.protocol import messages as ms
+from fairlead.runtime.protocol import orders as od
 from fairlead.runtime.protocol.orders import Ended
 
+_PRINT_BYTES = 1 << 16  # at once, of each worker
 LEASHED_RETRY_S = 120.0  # for how long an agent of `up` connects again after it was refused
 
 
@@ -98,6 +104,66 @@ def run_agent(
         for number in ending:  # Python's own end would make a late one fatal, and the pilot's job failed in Slurm
             signal.signal(number, signal.SIG_IGN)
     return departure.is_told
+
+
+@dataclass(eq=False)
+class LaunchAgent(Agent):
+    """An agent for one launch, which an engine such as Slurm or Kubernetes has started. It gets its launch from the control
+    plane, prints the output of the workers, and ends when the end of the launch is acknowledged. `failed`: how that ended."""
+
+    launch: tuple[int, int] = (0, 0)
+    failed: bool = field(default=False, init=False)
+
+    is_last_reader = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._printed: dict[int, int] = {}  # bytes, by rank
+        self._ranks: tuple[int, ...] = ()
+        self._over = False
+
+    def _hello(self) -> ms.Hello:
+        return replace(super()._hello(), launch=self.launch, keeps_credential=False)
+
+    def _receive(self, stream: AgentStream) -> None:
+        super()._receive(stream)
+        if self._over and not self._unacknowledged:
+            self.leaving.set()
+
+    def _carry_out(self, order: od.Order) -> od.Ended | None:
+        if isinstance(order, od.Launch):
+            self._ranks = order.ranks
+        return super()._carry_out(order)
+
+    def _batch(self, reports: list[od.Report]) -> ms.ReportBatch:
+        for one in reports:
+            if isinstance(one, od.Ended):
+                self._over, self.failed = True, bool(one.code) and not one.yielded
+        return super()._batch(reports)
+
+    def _poll(self, *, connected: bool = True) -> list[od.Report]:
+        reports = super()._poll(connected=connected)
+        self._print()
+        return reports
+
+    def _print(self) -> None:
+        """Print what the workers have written since the last call; of several, each line begins with the rank."""
+        for rank in self._ranks:
+            while True:
+                offset = self._printed.get(rank, 0)
+                try:
+                    found = self.supervisor.read_log(*self.launch, rank, offset, _PRINT_BYTES)
+                except FairleadError:  # it has not begun
+                    break
+                data = found.data
+                if len(self._ranks) > 1:  # whole lines, unless one is very long
+                    data = data[: data.rfind(b"\n") + 1] or (data if len(data) == _PRINT_BYTES or self._over else b"")
+                if not data:
+                    break
+                self._printed[rank] = found.offset + len(data)
+                text = data if len(self._ranks) == 1 else b"".join(b"[%d] " % rank + line for line in data.splitlines(True))
+                sys.stdout.buffer.write(text)
+                sys.stdout.buffer.flush()
 
 
 def run_launch_agent(

@@ -23,7 +23,7 @@ from fairlead.runtime.agent.agent_identity import AgentIdentity, stored_text
 from fairlead.runtime.agent.agent_stream import AgentStream, ConnectionLost, GrpcStream
 from fairlead.runtime.agent.code_delivery import CodeDeliveries
 from fairlead.runtime.agent.departure import Departure
-from fairlead.runtime.agent.devices import host_resources
+from fairlead.runtime.agent.devices import HostMeter, host_resources
 from fairlead.runtime.agent.supervisor import Supervisor
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
@@ -134,6 +134,7 @@ class Agent:
     leaving: threading.Event = field(default_factory=threading.Event)  # let jobs save and end, report that, and stop
     departure: Departure | None = None  # how it leaves; None: with each job's own grace period
     temporary: bool = False  # its node is removed from the cluster when it has left
+    rack: str = ""  # of the node; empty: not known
     host: Host = field(default_factory=Host)
     connect: Callable[[], AgentStream] | None = None  # None: by gRPC
 
@@ -142,10 +143,9 @@ class Agent:
     def __post_init__(self) -> None:
         self.clock = self.host.monotonic
         self._addresses = [one for address in self.control.split(",") if (one := address.strip())] or [self.control]
-        root = self.supervisor.root
         self._departure = self.departure or Departure(self.supervisor)
-        self.own = AgentIdentity(root, self.token, self.host)
-        self._journal_file = root / "journal"
+        self.own = AgentIdentity(self.supervisor.root, self.token, self.host)
+        self._journal_file = self.supervisor.root / "journal"
         self._journal = stored_text(self._journal_file, _JOURNAL)
         self._lease: AgentLease | None = None
         self._grace_s = math.inf
@@ -157,6 +157,7 @@ class Agent:
         self._deliveries = CodeDeliveries(self.supervisor)
         self._next_sweep = self.clock() + _SWEEP_S
         self._heartbeats: list[float] = []  # times of those without an answer
+        self._host_meter, self._wants_host = HostMeter(self.supervisor.root), False
         self._welcomed = False  # in this stream
         self._unanswered = 0  # streams since the last welcome
         self._lost_s: float | None = None  # when the connection was lost; None: it was not
@@ -221,9 +222,7 @@ class Agent:
                     raise ConnectionLost("no answer")
                 if self._welcomed and self._lease is not None and now >= next_heartbeat:
                     self._heartbeats.append(now)
-                    samples = self.supervisor.accelerators.samples()
-                    used, memory_gb = tuple(used for used, _ in samples), tuple(gb for _, gb in samples)
-                    stream.send(ms.Heartbeat(used, memory_gb, self.supervisor.limits))
+                    stream.send(self._host_meter.heartbeat(self.supervisor, now, with_host=self._wants_host))
                     next_heartbeat = now + self._lease.lease_s / 3
                 if reports := self._poll():
                     stream.send(self._batch(reports))
@@ -300,9 +299,11 @@ class Agent:
             identity=self.own.identity,
             keeps_credential=True,
             keeps_incarnation=True,
+            reports_host=True,
             left_s=self._departure.left_s(self.host.time()),
             temporary=self.temporary,
             leaving=self._departure.has_begun,
+            rack=self.rack,
             **host_resources(has)._asdict(),
         )
 
@@ -310,7 +311,7 @@ class Agent:
         for data in stream.receive():
             message = ms.decode_message(data)
             if isinstance(message, ms.Welcome):
-                self._welcomed, self._unanswered = True, 0
+                self._welcomed, self._unanswered, self._wants_host = True, 0, message.wants_host
                 away = {} if self._lost_s is None else {"unreachable_s": round(self.clock() - self._lost_s, 1)}
                 has = self.supervisor.accelerators
                 about = {"control": self.control_address, "node": self.node}

@@ -1,30 +1,41 @@
-"""The accelerators (GPUs) of a node: detected through NVML (extra `nvml`), or given as in "v100:4"; and NVIDIA's
-Multi-Process Service for those that jobs share. Where an engine has given devices to the agent, it uses only those. Other
-modules know an accelerator by its index on the node, from 0."""
+"""The accelerators (GPUs) of a node: detected through NVML (extra `nvml`), or given as in "v100:4"; NVIDIA's Multi-Process
+Service for those that jobs share; and what is used of the node's CPU, memory and disk. Where an engine has given devices to the
+agent, it uses only those. Other modules know an accelerator by its index on the node, from 0."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlead.core.errors import InputError, install
 from fairlead.files import remove
 from fairlead.profiling.meter import text_of, visible
 from fairlead.profiling.sharing_mode import MPS_CONTROL
 from fairlead.runtime.agent.agent_errors import NodeError, node_errors
+from fairlead.runtime.protocol.messages import Heartbeat, HostUsage, LaunchUsage
+
+if TYPE_CHECKING:
+    from fairlead.runtime.agent.launch import AgentLaunch
 
 _TYPE_AND_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
 _FORM_FACTORS = re.compile(r"^(sxm\d*|pcie|nvl\d*|\d+gb)$")
 _MODEL = re.compile(r"^[a-z]+\d+[a-z]*$")
 _MPS_TIMEOUT_S = 10.0
+HOST_PERIOD_S = 15.0  # between two samples of the host
+MAX_LAUNCHES = 1000  # in a sample
+_GB = 2.0**30
+_IDLE = (3, 4)  # idle and waiting for a disk, in the line of all CPUs in /proc/stat
+_OWN_TIMES = 8  # before the time of guests, which counts twice
 
 
 CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -164,6 +175,111 @@ def host_resources(accelerators: NodeAccelerators, meminfo: Path = Path("/proc/m
     except (OSError, UnicodeDecodeError):
         found = None
     return HostResources(float(os.cpu_count() or 0), int(found[1]) / 2**20 if found else 0.0, memory_gb)
+
+
+class MeasuredAgent(Protocol):
+    """What a heartbeat needs of an agent's supervisor."""
+
+    @property
+    def accelerators(self) -> NodeAccelerators: ...
+
+    @property
+    def limits(self) -> str: ...
+
+    def running(self) -> list[AgentLaunch]: ...
+
+
+class HostMeter:
+    """Samples what is used of an agent's machine besides its accelerators: CPU, memory and the disk with the folder `root`, and
+    CPU and memory of launches with control groups. A sample is a few reads of small files. CPU times are compared with those of
+    the sample before; what cannot be read is missing."""
+
+    def __init__(self, root: Path, proc: Path = Path("/proc")) -> None:
+        self._root, self._proc = root, proc
+        self._next_s = -math.inf
+        self._times: tuple[int, int] | None = None  # of all CPUs: busy, and all
+        self._used: dict[tuple[int, int], tuple[float, float]] = {}  # by launch: when, and CPU seconds
+
+    def heartbeat(self, supervisor: MeasuredAgent, now: float, *, with_host: bool) -> Heartbeat:
+        """Return a heartbeat with what the accelerators use, and sometimes with a sample of the host."""
+        samples = supervisor.accelerators.samples()
+        used, memory_gb = tuple(used for used, _ in samples), tuple(gb for _, gb in samples)
+        host = None
+        if with_host and now >= self._next_s:
+            self._next_s = now + HOST_PERIOD_S
+            host = self.sample(supervisor.running(), now)
+        return Heartbeat(used, memory_gb, supervisor.limits, host)
+
+    def sample(self, launches: Iterable[AgentLaunch], now: float) -> HostUsage:
+        """Return a sample now."""
+        memory_gb, memory_total_gb = self._memory()
+        disk_gb, disk_total_gb = self._disk()
+        usages = self._launches(launches, now)
+        return HostUsage(self._cpu(), self._load(), memory_gb, memory_total_gb, disk_gb, disk_total_gb, usages)
+
+    def _cpu(self) -> float | None:
+        before, self._times = self._times, None
+        with contextlib.suppress(OSError, ValueError):
+            name, *words = _first_line(self._proc / "stat").split()
+            times = [int(word) for word in words[:_OWN_TIMES]]
+            if name == "cpu" and len(times) > max(_IDLE):
+                self._times = sum(times) - sum(times[place] for place in _IDLE), sum(times)
+        if before is None or self._times is None or self._times[1] <= before[1]:
+            return None
+        busy = (self._times[0] - before[0]) / (self._times[1] - before[1])
+        return round(min(max(busy, 0.0), 1.0), 3)
+
+    def _load(self) -> float | None:
+        try:
+            return max(0.0, float(_first_line(self._proc / "loadavg").split()[0]))
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def _memory(self) -> tuple[float | None, float | None]:
+        """Used and all; what the kernel can free at once is not used."""
+        try:
+            lines = (self._proc / "meminfo").read_text().splitlines()
+            found = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines[:20])}
+            total, available = found["MemTotal"], found["MemAvailable"]
+        except (OSError, ValueError, KeyError, IndexError):
+            return None, None
+        return _gb(total - available), _gb(total)
+
+    def _disk(self) -> tuple[float | None, float | None]:
+        """Used and all, as for users other than root, who cannot use what is reserved."""
+        try:
+            about = os.statvfs(self._root)
+        except OSError:
+            return None, None
+        used = (about.f_blocks - about.f_bfree) * about.f_frsize
+        return _gb(used), _gb(used + about.f_bavail * about.f_frsize)
+
+    def _launches(self, launches: Iterable[AgentLaunch], now: float) -> tuple[LaunchUsage, ...]:
+        before, self._used = self._used, {}
+        found: list[LaunchUsage] = []
+        for launch in launches:
+            group = next((Path(worker.record.cgroup).parent for worker in launch.workers if worker.record.cgroup), None)
+            if group is None or len(found) >= MAX_LAUNCHES:
+                continue
+            cpus = memory_gb = None
+            with contextlib.suppress(OSError, ValueError):
+                memory_gb = _gb(int(_first_line(group / "memory.current")))
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                seconds = int(_first_line(group / "cpu.stat").split()[1]) / 1e6  # usage_usec
+                self._used[launch.key] = now, seconds
+                then, earlier = before.get(launch.key, (now, seconds))
+                cpus = round(max(0.0, seconds - earlier) / (now - then), 2) if now > then else None
+            found.append(LaunchUsage(*launch.key, cpus, memory_gb))
+        return tuple(found)
+
+
+def _first_line(path: Path) -> str:
+    with open(path) as file:
+        return file.readline()
+
+
+def _gb(size: int) -> float:
+    return round(max(0, size) / _GB, 2)
 
 
 class MultiProcessService:

@@ -11,11 +11,18 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.files import make_folder, remove, remove_empty
 from fairlead.runtime.agent.agent_errors import OrderRefused, node_errors
+from fairlead.runtime.agent.containers import (
+    ContainerCommand,
+    ContainerRun,
+    WorkerFiles,
+    container_name,
+    runtime_variables,
+)
 from fairlead.runtime.agent.devices import MultiProcessService, NodeAccelerators
 from fairlead.runtime.agent.fencing_deadline import FencingDeadline
 from fairlead.runtime.agent.launch import AgentLaunch, LaunchRecord
@@ -31,7 +38,8 @@ from fairlead.runtime.protocol.command_line import SHELL
 from fairlead.runtime.protocol.orders import Launch, Task
 
 _MAX_S = 1e9  # three decades: no job means more
-HOME = "home"  # folder of a launch, for a user without an account
+HOME = "home"  # folder of a launch, for a user without an account, and for containers
+_IN_CONTAINERS = ("USER", "LOGNAME", "TZ")  # what they inherit; paths and languages are those of the image
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,7 @@ class Launcher:
         checkpoints.mkdir(mode=0o700, parents=True, exist_ok=True)
         if user is not None and os.geteuid() == 0:
             _give(checkpoints, user)
-        if user is not None and not user.home:
+        if launch.task.container is not None or (user is not None and not user.home):
             (directory / HOME).mkdir(mode=0o700)
             _change_owner(directory / HOME, user)
         if launch.task.directory:
@@ -223,29 +231,49 @@ class Launcher:
         held: Sequence[int],
         user: User | None,
     ) -> LaunchSpec:
-        (cwd, checkpoints), page = directories, worker.record.page
+        (cwd, checkpoints), page, container = directories, worker.record.page, launch.task.container
         accelerator = launch.accelerators[local_rank]
         device = self.accelerators.devices[accelerator]
-        inherited = {name: os.environ[name] for name in self.settings.inherited if name in os.environ}
+        own = {name: os.environ[name] for name in self.settings.inherited if name in os.environ}
+        own |= _user_variables(user, worker.directory.parent) if user else {}
+        home = str(worker.directory.parent / HOME)
+        seen = own if container is None else {**{name: own[name] for name in _IN_CONTAINERS if name in own}, "HOME": home}
+        variables = launch.task.environment if container is None else {**launch.task.environment, **container.environment}
         environment = worker_environment(
-            launch,
+            replace(launch, task=replace(launch.task, environment=variables)),
             local_rank,
             device=device.device,
             page=page,
             reports=worker.directory / REPORTS,
             checkpoints=checkpoints,
-            inherited={**inherited, **(_user_variables(user, worker.directory.parent) if user else {})},
+            inherited=seen,
         )
-        if launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1:
-            environment.update(self.mps.variables(accelerator, device))
+        shared = launch.parameters.colocated or Counter([*held, *launch.accelerators])[accelerator] > 1
+        environment |= (mps := self.mps.variables(accelerator, device) if shared else {})
+        ids = [user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else []
+        run = ContainerCommand([*launch.task.prefix, *_command(launch.task, environment.get("PATH"))], environment, [])
+        if container is not None:
+            user_ids = ids or [os.geteuid(), os.getegid(), *os.getgroups()]
+            shares = (path for path in mps.values() if os.path.isabs(path))
+            needed = (str(checkpoints), page, str(worker.directory / REPORTS), *shares)
+            run = ContainerRun(
+                container,
+                launch.task.command,
+                environment,
+                WorkerFiles(cwd, bool(launch.task.directory), home, needed),
+                container_name(*launch.key, launch.ranks[local_rank], page),
+                user_ids,
+                runtime_variables(own, os.environ, user_ids[0]),
+                _worker_limits(launch),
+            ).command(self.settings.containers)
         return LaunchSpec(
-            command=[*launch.task.prefix, *_command(launch.task, environment.get("PATH"))],
-            environment=environment,
+            command=run.words,
+            environment=run.environment,
             directory=cwd,
             work_directory=str(worker.directory),
             log_bytes=self.settings.log_bytes,
             log_files=self.settings.log_files,
-            user=[user.uid, user.gid, *user.groups] if user and os.geteuid() == 0 else [],
+            user=ids,
             fencing_deadline=str(self.fencing_deadline.path),
             deadline=self.fencing_deadline.times,
             grace_s=launch.task.grace_s,
@@ -255,14 +283,20 @@ class Launcher:
             outputs=list(launch.task.outputs) if launch.ranks[local_rank] == 0 else [],
             own_page=page if launch.task.cooperative else "",
             settle_s=self.settings.settle_s,
+            remove=run.remove,
         )
 
 
-def _limits(launch: Launch) -> tuple[float, float]:
-    """The CPU cores and the host memory in GB of all workers here, as planned or as the task says; 0: no limit."""
+def _worker_limits(launch: Launch) -> tuple[float, float]:
+    """The CPU cores and the host memory in GB of one worker, as planned or as the task says; 0: no limit."""
     task, given = launch.task, launch.parameters
-    workers = len(launch.ranks)
-    return workers * (given.cpus or task.cpus), workers * (given.host_memory_gb or task.host_memory_gb)
+    return given.cpus or task.cpus, given.host_memory_gb or task.host_memory_gb
+
+
+def _limits(launch: Launch) -> tuple[float, float]:
+    """The limits of all workers here together."""
+    cpus, memory_gb = _worker_limits(launch)
+    return len(launch.ranks) * cpus, len(launch.ranks) * memory_gb
 
 
 def _user_variables(user: User, launch: Path) -> dict[str, str]:
@@ -293,8 +327,8 @@ def _give(directory: Path, user: User) -> None:
 
 
 def _command(task: Task, path: str | None) -> list[str]:
-    """The program and its arguments; on a node without bash, `sh` runs what is written for a shell. A command prefix, such as a
-    container runtime, brings its own programs."""
+    """The program and its arguments; on a node without bash, `sh` runs what is written for a shell. A prefix may bring its own
+    programs."""
     words = list(task.command)
     if task.shell and not task.prefix and words[0] == SHELL and shutil.which(SHELL, path=path) is None:
         words[0] = "sh"

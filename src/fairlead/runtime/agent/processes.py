@@ -10,9 +10,9 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 STOP, END = signal.SIGRTMIN + 7, signal.SIGRTMIN + 8
 """Orders of an agent to a shim: let the command stop, or kill it. No other program sends these signals."""
@@ -23,6 +23,7 @@ SHIM_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, S
 _FORMER = {STOP: signal.SIGTERM, END: signal.SIGUSR1}  # the same orders to shims of former versions
 
 _PARENT, _STARTED = 1, 19  # fields of /proc/PID/stat, counted behind the name
+_REMOVE_WITHIN_S = 3.0  # for a container runtime to remove a container; less than a deadline leaves to kill its processes
 
 
 class Process(NamedTuple):
@@ -149,6 +150,16 @@ def kill_all(find: Callable[[], list[Process]], sweeps: int = 20) -> bool:
             with contextlib.suppress(PermissionError):  # a program that changed its user
                 send_signal(process, signal.SIGKILL)
     return not find()
+
+
+def remove_container(remove: Sequence[str], environment: Mapping[str, str], user: list[int]) -> None:
+    """Let a container runtime remove a container, as a user; its processes may be no descendants. Waits for some seconds."""
+    ids: dict[str, Any] = {"user": user[0], "group": user[1], "extra_groups": user[2:]} if user else {}
+    null = subprocess.DEVNULL
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            remove, env=environment, cwd="/", stdin=null, stdout=null, stderr=null, timeout=_REMOVE_WITHIN_S, check=False, **ids
+        )
 
 
 def closed_folder(error: Exception, program: str, environment: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from fairlead.client.lease_page import PAGE
 from fairlead.core.errors import InputError, require
 from fairlead.files import make_folder, read_json, write_json
 from fairlead.runtime.agent.agent_errors import NodeError
+from fairlead.runtime.agent.containers import ContainerRules
 from fairlead.runtime.agent.shim import SETTLE_S
 from fairlead.runtime.protocol.code_archive import ArchiveLimits
 from fairlead.runtime.protocol.orders import Launch, LaunchParameters
@@ -185,6 +186,7 @@ class AgentSettings:
     settle_s: float = SETTLE_S  # from the end of a script until it counts as its own end, and not that of a signal to all
     inherited: tuple[str, ...] = _INHERITED
     archives: ArchiveLimits = field(default_factory=ArchiveLimits)
+    containers: ContainerRules = field(default_factory=ContainerRules)
 
     @property
     def folder_mode(self) -> int:

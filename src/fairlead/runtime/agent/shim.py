@@ -27,7 +27,17 @@ from typing import NamedTuple
 
 from fairlead.runtime.agent.fencing_deadline import fencing_times
 from fairlead.runtime.agent.kept_outputs import DIRECTORY, keep_outputs, with_rights_of
-from fairlead.runtime.agent.processes import END, SHIM_SIGNALS, STOP, closed_folder, descendants, find_process, kill_all
+from fairlead.runtime.agent.processes import (
+    END,
+    SHIM_SIGNALS,
+    STOP,
+    closed_folder,
+    descendants,
+    find_process,
+    kill_all,
+    remove_container,
+    with_variable,
+)
 from fairlead.runtime.agent.worker_logs import LogWriter
 
 NEVER_BEGAN, CANNOT_START = 125, 127
@@ -53,6 +63,9 @@ _POLL_S = 0.05
 _NO_DEADLINE_POLL_S = 10.0  # while no deadline is set
 _SAME_SIGNAL_S = 5.0  # an order to stop after a signal to all processes does not signal the command a second time
 _STAGE_AT, _ENDED_STAGES = 16 * 8, (3, 4)  # of a lease page, which is slow to import: `Field.STAGE`, yielded and finished
+_RUNTIME_FAILED = 125  # exit status of podman and docker
+NO_CONTAINER = "exit status 125: its container could not be started, or its command returned 125: see the log of the job"
+_PAGE = "FAIRLEAD_LEASE"  # `lease_page.PAGE`, which is slow to import
 
 SETTLE_S = 0.3  # how much later a signal may reach one process than another, if both got it at the same moment
 
@@ -76,6 +89,7 @@ class LaunchSpec(NamedTuple):
     deadline: list[float] | tuple[float, float] = (math.inf, math.inf)  # the two times in the file, at the launch
     own_page: str = ""  # the worker's lease page, of any rank, to see whether it has ended by its lease; empty: none
     settle_s: float = SETTLE_S
+    remove: list[str] | tuple[()] = ()  # of a container, whose processes may be no descendants: the command that removes it
 
 
 class Exit(NamedTuple):
@@ -231,7 +245,8 @@ def run_shim(spec: LaunchSpec, system: ShimSystem) -> int:
     if spec.outputs and END not in system.received and not _yielded(spec):
         with contextlib.suppress(OSError, ValueError):
             keep_outputs(spec.directory, list(spec.outputs), directory / DIRECTORY, lambda: with_rights_of(spec.user))
-    return _leave(directory, draft, exit._replace(why=CUT_OFF if fencing.over else "", lost=log.lost))
+    why = CUT_OFF if fencing.over else NO_CONTAINER if spec.remove and exit.code == _RUNTIME_FAILED else ""
+    return _leave(directory, draft, exit._replace(why=why, lost=log.lost))
 
 
 def _stopped_before(system: ShimSystem) -> Exit | None:
@@ -349,7 +364,7 @@ class _FencingWatch:
 def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch, spec: LaunchSpec) -> Exit:
     """Run until the command and all its descendants are dead and their output is written. Returns how the command ended."""
     code: int | None = None
-    at_ns = asked_ns = signalled_ns = 0
+    at_ns = asked_ns = signalled_ns = removed = 0
     received = system.received
     while True:
         timeout_s = fencing.check()
@@ -372,7 +387,12 @@ def _supervise(system: ShimSystem, log: LogWriter, fencing: _FencingWatch, spec:
         if END in received and code is None:
             system.signal_group(signal.SIGKILL)
         over = code is not None or END in received
+        if over and spec.remove and not removed and (code is None or code < 0 or code == _RUNTIME_FAILED or END in received):
+            removed = 1  # before its processes are killed, for which a runtime would wait; by itself it has done so
+            remove_container(spec.remove, spec.environment, spec.user)
         all_dead = over and system.kill_descendants()
+        if all_dead and spec.remove:
+            all_dead = kill_all(lambda: with_variable(f"{_PAGE}={spec.environment[_PAGE]}"))  # a daemon's children
         # Only now: when all are dead, the output that is read next is the last.
         data = system.read_output()
         if data:

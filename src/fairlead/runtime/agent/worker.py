@@ -122,8 +122,8 @@ class AgentWorker:
 
     def _strays_are_dead(self) -> bool:
         """Kill what a dead shim has left."""
-        if self._cgroup is not None:
-            return self._cgroup.kill()
+        if self._cgroup is not None and not self._cgroup.kill():
+            return False  # those of a container may be outside of it
         return self.shim is None or self.shim.kill_strays(self.record.variable)
 
     def _exit_by_shim(self) -> Exit:

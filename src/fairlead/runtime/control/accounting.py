@@ -25,7 +25,7 @@ from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.job_metrics import MetricCurves
 from fairlead.runtime.control.job_routes import JobName, Requests
 from fairlead.runtime.control.tokens import Bearer, Role
-from fairlead.runtime.protocol.task_array import array_of
+from fairlead.runtime.protocol.task_parts import array_of
 
 MAX_HISTORY = 100_000
 BATCH = 10_000  # events that are observed while the loop waits

@@ -291,7 +291,8 @@ class AgentHub:
         self._agent[node], self._address[node] = (message.identity, number), message.address
         self._sessions[node] = session
         self._renew(node)
-        session.out(ms.Welcome(self.lease_s, self.grace_s, self.journal, credential, session.incarnation))
+        about = self.journal, credential, session.incarnation, message.reports_host
+        session.out(ms.Welcome(self.lease_s, self.grace_s, *about))
         self.backend.agent_joined(node, message.running, lambda: self._accept(session), stay_of(message, self.grace_s))
 
     def _check_agent(self, node: int, message: ms.Hello, bearer: Bearer) -> None:
@@ -353,7 +354,7 @@ class AgentHub:
             if self.tokens is not None and not self.tokens.is_valid(session.bearer):
                 whose = f"credential of node {session.bearer.user!r}" if session.bearer.role is Role.NODE else "agent's token"
                 raise ms.BadMessage(f"the {whose} was revoked: to connect this node again, {_AGAIN}")
-            self.heartbeats[session.node] = message
+            self.heartbeats[session.node] = message.after(self.heartbeats.get(session.node))
             if message.utilization:
                 self.backend.heartbeat(session.node, message)
             if not self.may_renew():

@@ -83,7 +83,7 @@ class AlertConditions:
         holders: dict[str, list[LedgerRow]] = {}
         for (account, user), row in self._ledger.rows.items():
             if rule.covers(user, account):
-                holders.setdefault(user if rule.users else account, []).append(row)
+                holders.setdefault(user if rule.users else rule.account_for(account), []).append(row)
         for name, rows in sorted(holders.items()):
             row = sum_of_rows(rows)
             received, deserved = (part / SECOND / 3600 for part in (row.recent_received, row.recent_deserved))

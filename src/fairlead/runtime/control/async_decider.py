@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -22,7 +23,16 @@ from fairlead.core.events import Memo
 from fairlead.core.plan import Observations, Rates, Selection
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import Snapshot
-from fairlead.core.stages import Allocated, Allocator, Estimator, LearningEstimator, PlanningPolicy, Policy, Stages
+from fairlead.core.stages import (
+    Allocated,
+    Allocator,
+    Estimator,
+    LearningEstimator,
+    PlanningPolicy,
+    Policy,
+    Stages,
+    known_changes_s,
+)
 from fairlead.engine.loop import Decision
 from fairlead.runtime.host import Host
 
@@ -207,6 +217,7 @@ class TimedAllocator:
 
     def __init__(self, allocator: Allocator, wait_s: float, health: DecisionHealth, host: Host) -> None:
         self._allocator, self._health = allocator, health
+        self.changes_s = partial(known_changes_s, allocator)
         self._background: _Background[tuple[Allocation, Memo]] = _Background("allocation", wait_s, host)
 
     def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:

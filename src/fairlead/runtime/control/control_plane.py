@@ -39,6 +39,7 @@ from fairlead.runtime.control.tokens import Tokens
 from fairlead.runtime.control.wall_clock import AliveMark, WallClock
 from fairlead.runtime.drivers.base import EngineDriver
 from fairlead.runtime.host import Host
+from fairlead.runtime.protocol.messages import HostUsage
 from fairlead.runtime.protocol.network import reachable_address
 from fairlead.runtime.protocol.task_file import task_of
 
@@ -124,7 +125,7 @@ class ControlPlane:
         )
         connected, unreachable_s = lambda: len(self.hub.connected), lambda: observed.unreachable_s
         silent = self.hub.silent_nodes
-        self.metrics.attach(self.loop, connected, self.backend.lock, unreachable_s, self.fairness_ledger, silent)
+        self.metrics.attach(self.loop, connected, self.backend.lock, unreachable_s, self.fairness_ledger, silent, self.hosts)
         self.snapshotter: Snapshotter | None = None
         if isinstance(self.journal, DatabaseJournal):
             lock, rules = self.backend.lock, self.retention
@@ -228,6 +229,12 @@ class ControlPlane:
     def healthy(self) -> bool:
         """Whether the loop runs and decides, and its journal can be written."""
         return not (self.stopping or self.decision_health.message or self._observed.unreachable_s)
+
+    def hosts(self) -> dict[str, HostUsage]:
+        """Return what is used of the CPUs, memory and disks of nodes whose agents are connected and say so."""
+        connected, beats = self.hub.connected, list(self.hub.heartbeats.items())
+        names = ((self.cluster.nodes[node].name, beat.host) for node, beat in beats if node in connected)
+        return {name: host for name, host in names if host is not None}
 
     def fairness_ledger(self) -> FairnessLedger:
         """Return the ledger up to now, in which a job that runs has received its GPU time so far. Hold the lock."""

@@ -263,12 +263,12 @@ class EngineHub:
         assert launch is not None
         task, given = launch.task, launch.parameters
         needs = LaunchNeeds(
-            launch.name,
-            launch.user,
+            *(launch.name, launch.user),
             cpus=given.cpus or task.cpus,
             memory_gb=given.host_memory_gb or task.host_memory_gb,
             grace_s=task.grace_s,
             options=task.engines.get(self.driver.name, {}),
+            container=task.container,
         )
         in_order = sorted(parts, key=lambda part: part.launch.ranks if part.launch is not None else ())
         self.thread.start([self._request(part) for part in in_order], needs)  # a token may need a database
@@ -295,9 +295,9 @@ class EngineHub:
             launch = launch if leader is None else replace(launch, master_address=leader.address)
         if not self.driver.capabilities.picks_devices:  # its agent has only those that it may use
             launch = replace(launch, accelerators=tuple(range(len(launch.accelerators))))
-        launch = replace(launch, task=replace(launch.task, engines={}))
         part.given = True
-        part.session.out(ms.OrderBatch((launch,)))
+        task = launch.task.on_engine(runs_images=self.driver.capabilities.runs_images)
+        part.session.out(ms.OrderBatch((replace(launch, task=task),)))
 
     def _accepted(self, parts: Sequence[LaunchPart]) -> None:
         for asked in parts:

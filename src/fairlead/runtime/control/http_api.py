@@ -25,7 +25,6 @@ from fairlead.core.job import ENDED, Job, Phase
 from fairlead.engine.state_codec import freeze
 from fairlead.runtime.control import views
 from fairlead.runtime.control.accounting import accounting_routes
-from fairlead.runtime.control.api_errors import ERROR_RESPONSES, validation_sentence
 from fairlead.runtime.control.api_pages import add_pages
 from fairlead.runtime.control.cluster_backend import StateBusy
 from fairlead.runtime.control.code_store import CodeQuotaExceeded
@@ -38,6 +37,7 @@ from fairlead.runtime.control.node_routes import node_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
 from fairlead.runtime.control.question_routes import Questions, question_routes
 from fairlead.runtime.control.request_guard import (
+    ERROR_RESPONSES,
     ParsedRoute,
     RequestGuard,
     RequestRate,
@@ -45,6 +45,7 @@ from fairlead.runtime.control.request_guard import (
     check_token,
     in_worker,
     json_response,
+    validation_sentence,
 )
 from fairlead.runtime.control.snapshotter import check_serializable
 from fairlead.runtime.control.submissions import (
@@ -60,7 +61,7 @@ from fairlead.runtime.control.submissions import (
 )
 from fairlead.runtime.control.tokens import Bearer, Role, Tokens
 from fairlead.runtime.protocol.code_archive import ArchiveRefused
-from fairlead.runtime.protocol.task_array import array_of
+from fairlead.runtime.protocol.task_parts import array_of
 
 MAX_BODY = 8 << 20
 MAX_EARLIER = 20  # earlier jobs with the same name in a job's record
@@ -119,8 +120,7 @@ def create_app(
         return JSONResponse({"detail": str(problem)}, statuses[type(problem)])
 
     scheme = HTTPBearer(auto_error=False)
-    names = JobNames()
-    logs = LogReader(plane)
+    names, logs = JobNames(), LogReader(plane)
 
     async def bearer(request: Request, given: Annotated[object, Depends(scheme)]) -> Bearer:
         return check_token(request.scope["bearer"])

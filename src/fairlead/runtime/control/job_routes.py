@@ -16,7 +16,7 @@ from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.request_guard import ENCODED_SLASH, ParsedRoute
 from fairlead.runtime.control.submissions import JobNames
 from fairlead.runtime.control.tokens import Bearer, Role
-from fairlead.runtime.protocol.task_file import Label, TaskSpec, task_of
+from fairlead.runtime.protocol.task_file import Account, TaskSpec, task_of
 
 T = TypeVar("T")
 Ask = Callable[[Callable[[Sequence[ev.Event]], None]], None]
@@ -52,7 +52,7 @@ class JobUpdate(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(description="new name")] = ""
-    account: Annotated[Label, Field(description="team or project that the job counts for")] = ""
+    account: Annotated[Account, Field(description="team or project that the job counts for")] = ""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     weight: Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
     time_limit_s: Annotated[float | None, Field(gt=0, lt=1e15, description="time limit of all launches together")] = None

@@ -41,11 +41,12 @@ def stay_of(hello: Hello, grace_s: float) -> AgentStay:
 
 
 def reported_node(hello: Hello) -> tuple[Node, AcceleratorType]:
-    """The node that an agent describes, and its GPU type. Raises `BadMessage`: no node can have its name or
-    so many GPUs."""
+    """The node that an agent describes, and its GPU type. Raises `BadMessage`: no node can have its name, its rack
+    or so many GPUs."""
     for what, name, valid in (
         ("node", hello.node, is_job_name(hello.node)),
         ("GPU type", hello.type, is_type_name(hello.type)),
+        ("rack", hello.rack, not hello.rack or is_job_name(hello.rack)),
     ):
         if not valid:
             raise BadMessage(f"a {what} cannot have the name {name[:80]!r}: use letters, digits, '.', '_' and '-'")
@@ -53,7 +54,7 @@ def reported_node(hello: Hello) -> tuple[Node, AcceleratorType]:
         raise BadMessage(f"a node cannot have {hello.accelerators:,} GPUs: at most {MAX_NODE_ACCELERATORS:,}")
     type_ = accelerator_type(hello.type.lower(), hello.gpu_memory_gb)
     about = (hello.accelerators, hello.cpus or math.inf, hello.memory_gb or math.inf)
-    return Node(hello.node, type_.name, *about, temporary=hello.temporary), type_
+    return Node(hello.node, type_.name, *about, temporary=hello.temporary, rack=hello.rack), type_
 
 
 STAYS = AgentStay()

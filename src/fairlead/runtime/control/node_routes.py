@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, HTTPException
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Drain, Node, is_type_name
@@ -50,11 +50,12 @@ class NewNode(BaseModel):
     cpus: Annotated[float | None, Field(gt=0, le=1e6, description="null: not limited")] = None
     memory_gb: Annotated[float | None, Field(gt=0, le=1e9, description="of the host; null: not limited")] = None
     gpu_memory_gb: Annotated[float | None, Field(gt=0, le=1e6, description="of each GPU, for a new type")] = None
+    rack: Annotated[str, Field(description="empty: none")] = ""
 
-    @field_validator("name")
+    @field_validator("name", "rack")
     @classmethod
-    def _valid_name(cls, name: str) -> str:
-        if not is_job_name(name):
+    def _valid_name(cls, name: str, info: ValidationInfo) -> str:
+        if not is_job_name(name) and (name or info.field_name == "name"):
             raise ValueError(_NAME)
         return name
 
@@ -67,7 +68,7 @@ class NewNode(BaseModel):
 
     def node(self) -> Node:
         """Return the node; what is not given is not limited."""
-        return Node(self.name, self.type, self.accelerators, self.cpus or math.inf, self.memory_gb or math.inf)
+        return Node(self.name, self.type, self.accelerators, self.cpus or math.inf, self.memory_gb or math.inf, rack=self.rack)
 
 
 class DrainRequest(BaseModel):

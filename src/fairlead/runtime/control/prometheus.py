@@ -19,11 +19,13 @@ from fairlead.core.reasons import Code
 from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, LedgerRow, sum_of_rows
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.runtime.protocol.messages import HostUsage
 
 DECISION_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 COMMIT_S = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 WAIT_S = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 3 * 86_400.0)
 RHO = (0.5, 0.8, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+MAX_HOSTS = 1000  # nodes with series of CPU, memory and disk: the first ones by name
 MAX_NAMES = 200  # accounts, and users, with series of their own
 OTHERS = "(others)"  # the label of all further ones; no name has brackets
 
@@ -137,8 +139,10 @@ class ControlPlaneMetrics(Collector):
         unreachable_s: Callable[[], float],
         ledger: Callable[[], FairnessLedger],
         silent_nodes: Callable[[], Mapping[str, float]] = dict,
+        hosts: Callable[[], Mapping[str, HostUsage]] = dict,
     ) -> None:
         """Read gauges from a loop, under its lock; `connected` counts agents, `unreachable_s` is about the journal."""
+        self._hosts = hosts
         self._loop, self._connected, self._lock, self._unreachable_s = loop, connected, lock, unreachable_s
         self._ledger, self._silent_nodes = ledger, silent_nodes
         self.registry.register(self)
@@ -216,6 +220,7 @@ class ControlPlaneMetrics(Collector):
         what = "Seconds since the journal became unreachable; 0 if it is reachable."
         yield GaugeMetricFamily("fairlead_journal_unreachable_seconds", what, value=unreachable)
         yield GaugeMetricFamily("fairlead_agents_connected", "Connected agents.", value=connected)
+        yield from host_series(self._hosts())
         if not self._lock.acquire(timeout=READ_WITHIN_S):  # without the state, its gauges are missing
             return
         try:
@@ -283,3 +288,28 @@ class ControlPlaneMetrics(Collector):
                 share.add_metric([account], getattr(row, f"recent_{what}") / total if total else 0.0)
             yield seconds
             yield share
+
+
+def host_series(hosts: Mapping[str, HostUsage]) -> Iterator[Metric]:
+    """Return gauges of CPU, memory and disk by node, where they are measured, and how many nodes have nearly none left."""
+    full = GaugeMetricFamily("fairlead_nodes_nearly_full", "Nodes with 95 % of a resource in use.", labels=["resource"])
+    for resource in ("disk", "memory"):
+        full.add_metric([resource], sum(resource in usage.nearly_full for usage in hosts.values()))
+    yield full
+    shown = sorted(hosts.items())[:MAX_HOSTS]
+    for name, (what, unit, field) in _HOST_GAUGES.items():
+        gauge = GaugeMetricFamily(f"fairlead_node_{name}", what, labels=["node"])
+        for node, usage in shown:
+            if (value := getattr(usage, field)) is not None:
+                gauge.add_metric([node], value * unit)
+        yield gauge
+
+
+_HOST_GAUGES = {
+    "cpu_utilization": ("Busy share of a node's CPU cores, 0 to 1.", 1.0, "cpu"),
+    "load": ("Load average of a node over a minute.", 1.0, "load"),
+    "memory_used_bytes": ("Memory of a node in use, without what the kernel can free.", 2.0**30, "memory_gb"),
+    "memory_bytes": ("Memory of a node.", 2.0**30, "memory_total_gb"),
+    "disk_used_bytes": ("Disk with the folder of a node's agent: in use.", 2.0**30, "disk_gb"),
+    "disk_bytes": ("Disk with the folder of a node's agent: size.", 2.0**30, "disk_total_gb"),
+}

@@ -21,8 +21,8 @@ from fairlead.engine.state import State
 from fairlead.prediction.step_prediction import job_prediction
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.tokens import Bearer
-from fairlead.runtime.protocol.task_array import MAX_ARRAY, ArrayMember, array_of, parse_indices
 from fairlead.runtime.protocol.task_file import MAX_NAME, TaskSpec, task_of
+from fairlead.runtime.protocol.task_parts import MAX_ARRAY, ArrayMember, array_of, parse_indices
 
 MAX_JOBS = 1000
 MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,8 +25,8 @@ from fairlead.prediction.step_prediction import job_prediction
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.orders import Task
-from fairlead.runtime.protocol.task_array import array_of
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS, task_of
+from fairlead.runtime.protocol.task_parts import array_of
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
@@ -158,6 +158,7 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
         "command": list(task.command),
         "shell": task.shell,
         "directory": task.directory,
+        "image": task.container.image if task.container is not None else "",
         "code": task.code,
         "environment": sorted(task.environment),
         "allowed_types": list(job.allowed_types),
@@ -297,6 +298,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "name": node.name,
                 "type": node.type,
                 "accelerators": node.accelerators,
+                "rack": node.rack,
                 "up": bool(state.present[mine].any()) and number not in state.backoffs,
                 "drained": bool(state.drained[mine].any()),
                 "drain": _drain(plane, state.drains.get(number)),
@@ -310,6 +312,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
                 "limits": plane.hub.heartbeats.get(number, Heartbeat()).limits or None,  # by cgroups; null: not reported
+                "host": host_record(plane, number, jobs),
             }
         )
         if (engine := plane.hub.engines.of(number)) is not None and engine.problem:
@@ -318,6 +321,27 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
             left_s = max(0.0, failures.until_s - plane.backend.now)
             records[-1] |= {"launch_error": failures.why, "backoff_s": left_s}
     return records
+
+
+def host_record(plane: ControlPlane, node: int, jobs: Mapping[int, str]) -> dict[str, Any] | None:
+    """What is used of a node's CPUs, memory and disk, also by some of its jobs; None if its agent does not say or is away."""
+    usage = plane.hub.heartbeats.get(node, Heartbeat()).host if node in plane.hub.connected else None
+    if usage is None:
+        return None
+    here = {one.job: {"cpus": one.cpus, "memory_gb": one.memory_gb} for one in usage.launches if one.job in jobs}
+    names = ("cpu", "load", "memory_gb", "memory_total_gb", "disk_gb", "disk_total_gb")
+    warnings = [_WARNINGS[what].format(share) for what, share in usage.nearly_full.items()]
+    return {
+        **{name: getattr(usage, name) for name in names},
+        "jobs": {jobs[job]: found for job, found in here.items()},
+        "warnings": warnings,
+    }
+
+
+_WARNINGS = {
+    "disk": "{:.0%} of the disk with its agent's folder is used: jobs may be unable to write",
+    "memory": "{:.0%} of its memory is used: the kernel may end jobs",
+}
 
 
 def _drain(plane: ControlPlane, drain: Drain | None) -> dict[str, Any] | None:

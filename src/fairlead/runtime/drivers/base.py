@@ -22,6 +22,7 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from fairlead.config.registry import Registry
 from fairlead.core.errors import FairleadError, InputError
+from fairlead.runtime.protocol.orders import Container
 
 
 class EngineUnavailable(FairleadError):
@@ -147,6 +148,7 @@ class LaunchNeeds:
     memory_gb: float = 0.0  # for each GPU; 0: not specified
     grace_s: float = 30.0  # from the request to stop until its processes may be killed
     options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own part of the task file
+    container: Container | None = None  # of its processes, for an engine that runs images
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class Capabilities:
 
     picks_devices: bool = False  # the plan's GPUs are used; otherwise as many as it has, chosen by the engine
     can_share: bool = False  # two launches on one GPU
+    runs_images: bool = False  # its objects are containers; otherwise agents start those of jobs
     poll_s: float = 5.0  # how often `observe` is called, at least
     starts_per_s: float = 10.0
 

@@ -73,7 +73,7 @@ class KubernetesDriver:
     transport: Any = field(default=None, repr=False)  # of httpx, for tests
 
     name = "kubernetes"
-    capabilities = Capabilities(picks_devices=False, can_share=False, poll_s=5.0, starts_per_s=50.0)
+    capabilities = Capabilities(picks_devices=False, can_share=False, runs_images=True, poll_s=5.0, starts_per_s=50.0)
 
     def __post_init__(self) -> None:
         check_number("kubernetes", "start_within_s", self.start_within_s, "seconds above 0", low=1e-3)

@@ -21,6 +21,7 @@ from fairlead.runtime.drivers.base import (
     MachineState,
     TaskState,
 )
+from fairlead.runtime.protocol.orders import Container
 
 OURS = {"app.kubernetes.io/managed-by": "fairlead"}  # the label of all objects that Fairlead creates
 KEY = "fairlead/key"  # the annotation with the key
@@ -218,9 +219,11 @@ def launch_pod(part: LaunchPart, needs: LaunchNeeds, rules: PodRules, node_label
         EngineRefused: The user gave something that is not allowed, or that does not fit the machine.
     """
     options = _checked(needs.options, rules, part.key.machine, node_labels)
-    image = options.get("image") or rules.image
+    image = options.get("image") or _image_of(needs.container) or rules.image
     if not image:
-        raise EngineRefused("no image: set kubernetes.image in the task file, or 'image' in --engine kubernetes:...")
+        raise EngineRefused(
+            "no image: set kubernetes.image in the task file (or container.image), or 'image' in --engine kubernetes:..."
+        )
     security = options.get("securityContext") or {}
     count = len(part.accelerators)
     limits = {rules.gpu_resource: str(count)} if count else {}
@@ -276,6 +279,19 @@ def launch_pod(part: LaunchPart, needs: LaunchNeeds, rules: PodRules, node_label
     words = {"job-name": needs.name, "user": needs.user}
     notes = {f"fairlead/{key}": value for key, value in words.items() if value}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(part.key, notes), "spec": spec}
+
+
+def _image_of(container: Container | None) -> str:
+    """The image of a container, for a Pod that has no other."""
+    if container is None:
+        return ""
+    if container.mounts:
+        raise EngineRefused("container.mounts: not supported for Pods; use kubernetes.volumes and volumeMounts")
+    if container.is_file:
+        raise EngineRefused(
+            f"container.image: only Apptainer runs {container.image[:100]}; a Pod needs an image from a registry"
+        )
+    return container.image.removeprefix("docker://")
 
 
 def _metadata(key: LaunchKey, notes: Mapping[str, str] = {}) -> dict[str, Any]:

@@ -55,14 +55,14 @@ def is_digest(text: str) -> bool:
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
-def pack_code(place: Path, on_private_key: Callable[[Path], None] = lambda path: None) -> bytes:
-    """A zip file as it is, or a directory packed without caches, repositories and private keys (each is passed to
-    `on_private_key`). Links to files are followed, links to folders are not."""
+def pack_code(place: Path, on_secret: Callable[[Path], None] = lambda path: None) -> bytes:
+    """A zip file as it is, or a directory packed without caches, repositories, private keys and `*.token` (each of these two is
+    passed to `on_secret`). Links to files are followed, links to folders are not."""
     if place.is_file():
         archive = place.read_bytes()
         require(zipfile.is_zipfile(io.BytesIO(archive)), place, "a directory, or a zip file", "code")
     elif place.is_dir():
-        archive = _packed(place, on_private_key)
+        archive = _packed(place, on_secret)
     else:
         raise InputError(place, "an existing directory or zip file", field="code")
     if len(archive) > _MAX_BYTES:
@@ -72,15 +72,16 @@ def pack_code(place: Path, on_private_key: Callable[[Path], None] = lambda path:
     return archive
 
 
-def _packed(folder: Path, on_private_key: Callable[[Path], None]) -> bytes:
+def _packed(folder: Path, on_secret: Callable[[Path], None]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for count, path in enumerate(_files(folder)):
             if count >= _MAX_FILES or packed.tell() > _MAX_BYTES:
                 raise InputError(folder, f"at most {_MAX_FILES:,} files and {_MAX_BYTES:,} bytes when packed", field="code")
             content = path.read_bytes()
-            if _PRIVATE_KEY in content[:_CHUNK] and content.lstrip().startswith(b"-----BEGIN "):
-                on_private_key(path)
+            is_key = _PRIVATE_KEY in content[:_CHUNK] and content.lstrip().startswith(b"-----BEGIN ")
+            if is_key or path.suffix == ".token":
+                on_secret(path)
                 continue
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EARLIEST)
             executable = path.stat().st_mode & stat.S_IXUSR

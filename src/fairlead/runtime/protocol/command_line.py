@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
@@ -69,6 +70,16 @@ def _check_quotes(line: str) -> None:
     """Refuse a quotation without end, unless it may be text of a here-document."""
     if "<<" not in line and not _LINE.match(line):
         raise ValueError("a command line (No closing quotation)")
+
+
+def quoted_names(line: str, placeholders: re.Pattern[str]) -> list[str]:
+    """Return the names of the placeholders in a line's quotations and comments; a line with a here-document has none."""
+    if "<<" in line:
+        return []
+    quoted = [piece.span() for piece in _PIECE.finditer(line) if piece["plain"] is None and piece[0].strip()]
+    starts = [start for start, _ in quoted]
+    places = ((found, bisect_right(starts, found.start())) for found in placeholders.finditer(line))
+    return [found[1] for found, after in places if after and found.start() < quoted[after - 1][1]]
 
 
 def _words_of(line: str) -> Iterator[str]:

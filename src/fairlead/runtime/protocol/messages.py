@@ -7,7 +7,7 @@ never change, so that two versions can refuse each other."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, TypeAlias, TypeVar, dataclass_transform, get_args
 
 import orjson
@@ -47,7 +47,8 @@ class Hello:
     and do not keep a credential.
 
     `left_s`: seconds until an engine, such as Slurm, takes the machine away; 0: not known. `temporary`: the node is removed
-    from the cluster when its agent has left, or was given up. `leaving`: as after `Leaving`."""
+    from the cluster when its agent has left, or was given up. `leaving`: as after `Leaving`. `rack` is empty where it is not
+    known."""
 
     node: Text
     type: Text
@@ -67,16 +68,58 @@ class Hello:
     leaving: bool = False
     launch: tuple[Count, Count] | None = None  # of an agent that an engine has started for this launch only
     keeps_incarnation: bool = False
+    rack: Text = ""
+    reports_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchUsage:
+    """What the workers of a launch on one node use of its host, as their control groups say."""
+
+    job: Count
+    generation: Count
+    cpus: Amount | None = None  # cores, since the sample before
+    memory_gb: Amount | None = None
+
+
+NEARLY_FULL = 0.95  # of a disk or of the memory: a warning
+
+
+@dataclass(frozen=True, slots=True)
+class HostUsage:
+    """What is used of a node besides its accelerators, by all its programs; None: not measured. The disk is that of the agent's
+    folder."""
+
+    cpu: Amount | None = None  # share of all cores, 0 to 1, since the sample before
+    load: Amount | None = None  # processes that run or want to, averaged over a minute
+    memory_gb: Amount | None = None
+    memory_total_gb: Amount | None = None
+    disk_gb: Amount | None = None
+    disk_total_gb: Amount | None = None
+    launches: Annotated[tuple[LaunchUsage, ...], Field(max_length=1000)] = ()
+
+    @property
+    def nearly_full(self) -> dict[str, float]:
+        """The used share of the disk and of the memory, where it is nearly all of it."""
+        found = {"disk": (self.disk_gb, self.disk_total_gb), "memory": (self.memory_gb, self.memory_total_gb)}
+        shares = {name: used / total for name, (used, total) in found.items() if used is not None and total}
+        return {name: share for name, share in shares.items() if share >= NEARLY_FULL}
 
 
 @_message
 class Heartbeat:
     """The agent is alive. Utilization (0 to 1) and used memory of each accelerator, where they can be measured. `limits`: what
-    control groups limit on the node ("cpu,memory" or "none"); agents of former versions do not say."""
+    control groups limit on the node ("cpu,memory" or "none"); agents of former versions do not say. `host`: a new sample; not
+    in each heartbeat, and only for a control plane that has asked for it in its welcome."""
 
     utilization: tuple[Amount, ...] = ()
     memory_gb: tuple[Amount, ...] = ()
     limits: Annotated[str, Field(max_length=64)] = ""
+    host: HostUsage | None = None
+
+    def after(self, former: Heartbeat | None) -> Heartbeat:
+        """Return this heartbeat with the last sample of the host."""
+        return self if self.host is not None or former is None or former.host is None else replace(self, host=former.host)
 
 
 @_message
@@ -135,6 +178,7 @@ class Welcome:
     journal: str = ""  # that job numbers belong to from now on
     credential: str = ""  # a token for this node only, in place of the agent's from now on; empty: none is given
     incarnation: int = 0  # for the agent's next hello; 0: none is issued
+    wants_host: bool = False  # heartbeats may say what is used of the host
 
 
 @_message
@@ -233,9 +277,10 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     record = {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
-    if isinstance(value, Welcome):
-        for name in [name for name in ("credential", "incarnation") if not record[name]]:
-            del record[name]  # agents of former versions do not know it
+    if isinstance(value, Welcome | Heartbeat):  # the other side may be of a former version, and not know it
+        for name in ("credential", "incarnation", "wants_host", "host"):
+            if name in record and not record[name]:
+                del record[name]
     if isinstance(value, Metric) and not math.isfinite(value.value):
         record["value"] = str(value.value)  # JSON has no such number
     name = type(value).__name__.lower()

@@ -5,8 +5,10 @@ have bounds, so that everything that is decoded can be journaled and read back."
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol, TypeAlias
 
 from pydantic import Field
@@ -24,10 +26,55 @@ ExitCode: TypeAlias = Annotated[int, Field(ge=-64, le=255)]  # negative: the sig
 Amount: TypeAlias = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 Text: TypeAlias = Annotated[str, Field(max_length=MAX_TEXT)]
 
+_FILES = re.compile(r"\.{0,2}/|.*\.sif\Z|(library|oras|shub)://")
+
 
 def bounded_text(text: object) -> str:
     """A text that can be sent and journaled: shortened, and without incomplete characters, such as of a file's name."""
     return str(text)[:MAX_TEXT].encode(errors="replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of the node that a container sees at `target`."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Mount:
+        """Return the mount of a text such as `/data:/mnt/data:ro`. Raises `ValueError`: it is none."""
+        source, *rest = text.split(":")
+        mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
+        target = rest[0] if rest else source
+        sound = (path.startswith("/") and path.isprintable() and ".." not in path.split("/") for path in (source, target))
+        if len(rest) > 1 or not all(sound):
+            raise ValueError("HOST:CONTAINER or HOST:CONTAINER:ro with absolute paths, as in /data:/mnt/data:ro")
+        if not posixpath.normpath(target).strip("/"):
+            raise ValueError("a path in the container other than /")
+        return cls(source, target, mode == "ro")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The container that a command runs in."""
+
+    image: str
+    runtime: str = ""  # apptainer, podman or docker; empty: the first of these that the node has
+    mounts: tuple[Mount, ...] = ()
+    directory: str = ""  # where the command runs in the container; empty: as the task says
+    environment: Mapping[str, str] = field(default_factory=dict)  # overrides that of the task
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the image is a file or folder of the node, or of a kind that only apptainer has."""
+        return _FILES.match(self.image) is not None
+
+
+NO_CONTAINERS = "fairlead: the agent of this node is too old for containers: update it"
+"""The prefix of tasks with containers. An agent that knows no containers fails to find such a program, and so does not run the
+command outside of its container. Agents that do ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +85,7 @@ class Task:
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: str = ""  # working directory; empty: a directory of its own with the unpacked code
     code: str = ""  # digest of a code archive that was sent before; empty: none
-    prefix: tuple[str, ...] = ()  # comes before the command, such as a container runtime
+    prefix: tuple[str, ...] = ()  # comes before the command; not used with a container
     cooperative: bool = True  # it reads its lease; otherwise it gets SIGTERM and has the grace period to save
     grace_s: float = 30.0  # from revocation to SIGKILL
     max_steps: int = 0  # of one lease, 0: no bound; each renewal adds the same amount
@@ -50,6 +97,16 @@ class Task:
     cpus: float = 0.0  # that each worker needs; 0: not specified. What a plan assigns comes before it
     host_memory_gb: float = 0.0  # likewise
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what it asks of each engine, by its name
+    container: Container | None = None  # that the command runs in
+
+    def on_engine(self, *, runs_images: bool) -> Task:
+        """Return the task for an agent that an engine has started: where the engine runs images, in the container already."""
+        task, container = replace(self, engines={}), self.container
+        if container is None or not runs_images:
+            return task
+        environment = {**self.environment, **container.environment}
+        directory = self.directory if self.code else container.directory or self.directory
+        return replace(task, container=None, prefix=(), environment=environment, directory=directory)
 
 
 @dataclass(frozen=True, slots=True)

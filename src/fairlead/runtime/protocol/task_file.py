@@ -16,25 +16,38 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictInt,
     StrictStr,
     ValidationError,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
 
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import InputError
-from fairlead.core.job import EXPERT, FORMER_FIELDS, Job, wrong_schedule
+from fairlead.core.job import EXPERT, FORMER_FIELDS, MAX_ACCOUNT_LEVELS, Job, is_account, wrong_schedule
 from fairlead.prediction.step_prediction import StepPrediction
 from fairlead.runtime.agent.devices import accelerator_type_of
-from fairlead.runtime.protocol.command_line import MAX_WORD, MAX_WORDS, command_words, program_name
-from fairlead.runtime.protocol.orders import Task
-from fairlead.runtime.protocol.task_array import ArrayMember, array_indices, grid_size, grid_values
+from fairlead.runtime.protocol.command_line import MAX_WORDS, command_words, program_name
+from fairlead.runtime.protocol.orders import NO_CONTAINERS, Task
+from fairlead.runtime.protocol.task_parts import (
+    ArrayMember,
+    ContainerSpec,
+    LeaseSpec,
+    Spec,
+    Variables,
+    Word,
+    absolute_path,
+    array_indices,
+    check_filled,
+    grid_size,
+    grid_values,
+    possible_word,
+    settable_variables,
+    text_of_value,
+)
 from fairlead.workloads.dynamics import SEPARATOR, parse_regimes
 
 MAX_SCHEDULE = 256  # batch sizes of a schedule; every list of jobs contains them
@@ -51,8 +64,6 @@ MAX_GB = 1e9  # of memory, and cores
 ENGINES = ("slurm", "kubernetes")  # parts of a task file that only the driver of this name reads
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def _label(text: str) -> str:
@@ -61,17 +72,10 @@ def _label(text: str) -> str:
     return text
 
 
-def _word(text: str) -> str:
-    """A possible argument of a program."""
-    if len(text) > MAX_WORD or "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
-        raise ValueError(f"at most {MAX_WORD} characters, without NUL or halves of surrogate pairs")
+def _account(text: str) -> str:
+    if not is_account(text):
+        raise ValueError(f"an account such as research/vision, with at most {MAX_ACCOUNT_LEVELS} levels, none of them empty")
     return text
-
-
-def _absolute(path: str) -> str:
-    if path and not path.startswith("/"):
-        raise ValueError("an absolute path, the same on all nodes")
-    return _word(path)
 
 
 def _output(path: str) -> str:
@@ -92,7 +96,7 @@ def _seconds(value: Any) -> Any:
 
 
 Label = Annotated[str, AfterValidator(_label)]
-Word = Annotated[str, AfterValidator(_word)]
+Account = Annotated[str, AfterValidator(_label), AfterValidator(_account)]
 Positive = Annotated[float, Field(gt=0, lt=1e15)]
 Amount = Annotated[float, Field(ge=0, lt=MAX_GB)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -104,45 +108,8 @@ ALIASES = {**FORMER_FIELDS, **DURATIONS}
 """Further names of fields."""
 
 
-class Spec(BaseModel):
-    """A part of a task file. `true` is not accepted as a number, nor a number as true or false."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _strict_bool(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        found = validate(value)
-        if isinstance(value, bool) is not isinstance(found, bool) and not isinstance(found, list):
-            raise ValueError("true or false" if isinstance(found, bool) else "a number, not true or false")
-        return found
-
-
-def _as_text(value: Any) -> Any:
-    """A number or a truth value as the text of a variable; other values are left to the validation."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, (int, float)) else value
-
-
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, (str, int, float)) else value
-
-
-class LeaseSpec(Spec):
-    """Bounds of a job's lease. Without bounds a lease is valid until it is revoked. With `central` renewal the job waits at a
-    bound for the control plane's answer; `max_steps: 1` asks in every step."""
-
-    max_steps: Annotated[int, Field(ge=0, le=10**12, description="0: no bound")] = 0
-    max_duration_s: Annotated[float, Field(ge=0, lt=1e9, description="0: no bound")] = 0.0
-    renewal: Literal["optimistic", "central"] = "optimistic"
-    """Whether the job continues at a bound until it hears otherwise, or waits for an answer."""
-
-    @model_validator(mode="after")
-    def _central_needs_bound(self) -> LeaseSpec:
-        if self.renewal == "central" and not (self.max_steps or self.max_duration_s):
-            raise ValueError("central renewal needs a bound; max_steps: 1 renews in every step")
-        return self
 
 
 def is_job_name(text: str) -> bool:
@@ -150,7 +117,7 @@ def is_job_name(text: str) -> bool:
     return len(text) <= MAX_NAME and _NAME.match(text) is not None
 
 
-class TaskSpec(Spec):
+class TaskSpec(Spec, BaseModel):
     """One job, or an array of jobs, as its user describes it. `run` is the command: a list is a program with its arguments,
     executed as it is; a string runs in a shell (bash, or sh on a node without bash), so `a && b` runs both."""
 
@@ -166,7 +133,7 @@ class TaskSpec(Spec):
     schedule: Annotated[str, Field(description="for mode expert: batch sizes and shares of steps, as in 32@0.3|256@0.7")] = ""
     weight: Annotated[float, Field(ge=1e-3, le=1e3)] = 1.0  # weight of the job in policies that weigh jobs
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0  # higher goes first, in policies that use priorities
-    account: Label = ""  # team or project that the job counts for; default: that of the token
+    account: Account = ""  # team or project that the job counts for; default: that of the token
     types: Annotated[list[Label], Field(max_length=64)] = []  # GPU types that the job may use; default: any
     memory_gb: Amount = 0.0  # memory that the job needs on each GPU; default: as predicted
     cpus: Amount = 0.0  # CPU cores that each worker needs
@@ -194,11 +161,12 @@ class TaskSpec(Spec):
     grid: Annotated[
         dict[str, list[Word]], Field(description="one job for each combination of values, as in {lr: [0.1, 0.01]}")
     ] = {}
-    env: Annotated[dict[str, Word], Field(description="variables; numbers are allowed, and true and false are text")] = {}
-    directory: Annotated[str, AfterValidator(_absolute)] = ""  # directory on the nodes in which the job runs, an absolute path
+    env: Annotated[Variables, Field(description="variables; numbers are allowed, and true and false are text")] = {}
+    directory: Annotated[str, AfterValidator(absolute_path)] = ""  # directory on the nodes in which the job runs; absolute
     code: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     """In a task file: a directory or zip file to send along; in the HTTP API: the digest of a stored archive."""
-    prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []  # words before the command, such as a container runtime
+    prefix: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []  # words before the command, such as `nice`
+    container: ContainerSpec = ContainerSpec()  # the container that the command runs in; the name of an image is enough
     cooperative: bool = True  # the job may use a lease; false: a plain program, which always gets SIGTERM
     grace_s: Annotated[Seconds, Field(ge=0, le=3600, description="or grace: 2m")] = 30.0
     """Seconds that a job has to save its state when it is stopped."""
@@ -226,17 +194,21 @@ class TaskSpec(Spec):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> TaskSpec:
-        if len(self._command()) + self._growth() > MAX_TASK_BYTES:
+        if self.grid:
+            check_filled(self.run, self.grid)
+        if len(self._command().encode()) + self._growth() > MAX_TASK_BYTES:
             raise ValueError(f"arguments, variables and paths of a task together have at most {MAX_TASK_BYTES:,} bytes")
         if not self.cooperative and self.lease != LeaseSpec():
             raise ValueError("a lease with bounds is for cooperative jobs; time_limit_s bounds every job")
         if self.array != "" and self.grid:
             raise ValueError("either an array or a grid, not both; a grid with a parameter seed=0,1,2 repeats each combination")
-        if both := [name for name in self.grid if name.upper() in self.env]:
+        if both := [name for name in self.grid if name.upper() in self.env or name.upper() in self.container.env]:
             raise ValueError(f"variables other than {both[0].upper()}, which the grid's parameter {both[0]} sets")
         last = grid_size(self.grid) - 1 if self.grid else 0 if self.array == "" else array_indices(self.array)[-1]
         if not is_job_name(longest := f"{self.name or 'array-00000000'}-{last}") and (self.grid or self.array != ""):
             raise ValueError(f"a shorter name: the jobs of the array are called {longest[:40]}…")
+        if self.container.image and self.directory == "/":
+            raise ValueError("a directory other than /, which a container has itself")
         if self.code and self.directory:
             raise ValueError("either a directory on the nodes or code that is sent along, not both")
         return self
@@ -291,7 +263,7 @@ class TaskSpec(Spec):
     def _valid_command(cls, run: list[str] | str) -> list[str] | str:
         words, _ = command_words(run)
         for word in words:
-            _word(word)
+            possible_word(word)
         return run
 
     @field_validator("array")
@@ -306,7 +278,7 @@ class TaskSpec(Spec):
     def _grid_as_texts(cls, grid: Any) -> Any:
         if not isinstance(grid, dict):
             return grid
-        return {name: [_as_text(value) for value in _as_list(values)] for name, values in grid.items()}
+        return {name: [text_of_value(value) for value in _as_list(values)] for name, values in grid.items()}
 
     @field_validator("grid")
     @classmethod
@@ -314,28 +286,20 @@ class TaskSpec(Spec):
         grid_size(grid)
         if len({name.upper() for name in grid}) < len(grid):
             raise ValueError("parameters that differ in more than upper and lower case; each becomes a variable in upper case")
-        cls._valid_variables({name.upper(): "" for name in grid})
+        settable_variables({name.upper(): "" for name in grid})
+        if needed := [name for name in grid if name.upper() in ("PATH", "HOME", "JOB_INDEX")]:
+            raise ValueError(f"another name than {needed[0]}, because each parameter becomes a variable in upper case")
         return grid
 
-    @field_validator("env", mode="before")
-    @classmethod
-    def _env_as_texts(cls, env: Any) -> Any:
-        return {name: _as_text(value) for name, value in env.items()} if isinstance(env, dict) else env
-
-    @field_validator("env")
-    @classmethod
-    def _valid_variables(cls, env: dict[str, str]) -> dict[str, str]:
-        for name in env:
-            if not _VARIABLE.match(name) or len(name) > MAX_NAME:
-                raise ValueError(f"variables such as SEED: '1'; {name[:40]!r} is not one")
-            if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
-                raise ValueError(f"{name} is set by Fairlead")
-        return env
-
     def _growth(self) -> int:
-        """The most characters by which the command of a grid's member is longer than this one's."""
-        text = self.run if isinstance(self.run, str) else "\n".join(self.run)
-        return sum(text.count(f"{{{name}}}") * len(shlex.quote(max(values, key=len))) for name, values in self.grid.items())
+        """At least the bytes by which the encoded command of a grid's member is longer than this one's: a member has each of
+        its values as a variable, among its values, and in its command."""
+        text, bytes_more = self.run if isinstance(self.run, str) else "\n".join(self.run), 0
+        for name, values in self.grid.items():
+            bytes_more += 2 * (2 * len(name) + max(len(orjson.dumps(value)) for value in values))
+            if places := text.count(f"{{{name}}}"):
+                bytes_more += places * max(len(orjson.dumps(shlex.quote(value))) for value in values)
+        return bytes_more
 
     def members(self, array_id: str) -> list[ArrayMember | None]:
         """The members of the array or grid that this task describes; [None] where it is one job."""
@@ -400,6 +364,8 @@ class TaskSpec(Spec):
                 task[name] = value
         if engines := {name: options for name in ENGINES if (options := getattr(self, name))}:
             task["engines"] = engines
+        if self.container.image:
+            task["container"] = self.container.model_dump(exclude_defaults=True)
         if self.lease != LeaseSpec():
             task["lease"] = self.lease.model_dump(exclude_defaults=True)
         if member is not None:
@@ -411,13 +377,14 @@ class TaskSpec(Spec):
 def task_of(job: Job) -> Task:
     """The task that is stored in a job."""
     task = orjson.loads(job.command)
-    lease = task.get("lease", {})
+    lease, container = task.get("lease", {}), ContainerSpec.container(task.get("container", {}))
+    words, prefix = tuple(task["run"]), tuple(task.get("prefix", ()))
     return Task(
-        tuple(task["run"]),
+        words if container is None else (*prefix, *words),
         task.get("env", {}),
         task.get("directory", ""),
         task.get("code", ""),
-        tuple(task.get("prefix", ())),
+        prefix if container is None else (NO_CONTAINERS,),
         task.get("cooperative", True),
         task.get("grace_s", 30.0),
         lease.get("max_steps", 0),
@@ -427,6 +394,7 @@ def task_of(job: Job) -> Task:
         task.get("output", ""),
         tuple(task.get("outputs", ())),
         engines=task.get("engines", {}),
+        container=container,
     )
 
 
