@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--workloads", default=",".join(JOBS_PER_HOUR))
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--mechanism", default="gavel-rounds:carried=priority")
+    parser.add_argument("--mechanism", default="gavel-rounds:carried=priority:stickiness=0")
     parser.add_argument("--jobs", type=int, default=30_000, help="in the trace; more are there than a run needs")
     parser.add_argument("--restart-cost", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--json", action="store_true")

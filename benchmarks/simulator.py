@@ -3,6 +3,7 @@
     python benchmarks/simulator.py                 # all, a table
     python benchmarks/simulator.py --json          # the same as one JSON object
     python benchmarks/simulator.py --profile las   # where the time of one run goes
+    python benchmarks/simulator.py --scale         # 100,000 jobs on 10,000 GPUs of four types instead
 
 Runs are whole processes (start-up, reading the trace, placement, event log on disk and summary included), one at a time.
 The Philly trace and Gavel's trace and table are read from `../shared/data` where they lie there; without them, generated
@@ -28,6 +29,8 @@ from fairlead.workloads.generate import Generator
 DATA = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
 POLICIES = ("fifo", "srtf", "las", "tiresias")
 LIMIT_CPU_S, LIMIT_MB, LIMIT_ROUND_US = 20.0, 1000.0, 200.0
+SCALE_POLICIES, SCALE_LIMIT_CPU_S = ("las", "max-min-fairness-perf"), 90.0
+SCALE = ["--jobs", "100000", "--load", "800", "--cluster", "2500xk80:8,2500xp100:8,2500xv100:8,2500xa100:8", "--round", "360"]
 
 
 def philly(folder: Path) -> tuple[str, list[str]]:
@@ -79,6 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--profile", metavar="POLICY", choices=POLICIES)
+    parser.add_argument("--scale", action="store_true", help="100,000 jobs on 10,000 GPUs of four types")
     chosen = parser.parse_args()
     if chosen.profile:
         profile(chosen.profile)
@@ -86,12 +90,14 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.jsonl"
-        for name, arguments in (philly(Path(folder)),):
-            for policy in POLICIES:
-                found = run(policy, arguments, events)
-                good = found["cpu_s"] <= LIMIT_CPU_S and found["peak_rss_mb"] <= LIMIT_MB
-                rows.append({"workload": name, "policy": policy, "good": good, **found})
-        for name, arguments in (gavel(Path(folder)),):
+        large, policies, limit_s = philly(Path(folder)), POLICIES, LIMIT_CPU_S
+        if chosen.scale:
+            large, policies, limit_s = ("generated, 100,000 jobs", SCALE), SCALE_POLICIES, SCALE_LIMIT_CPU_S
+        for policy in policies:
+            found = run(policy, large[1], events)
+            good = found["cpu_s"] <= limit_s and found["peak_rss_mb"] <= LIMIT_MB
+            rows.append({"workload": large[0], "policy": policy, "good": good, **found})
+        for name, arguments in () if chosen.scale else (gavel(Path(folder)),):
             for policy in POLICIES:
                 for rounds in ("--skip-quiet-rounds", "--every-round"):
                     found = run(policy, [*arguments, rounds], events)
@@ -107,7 +113,7 @@ def main() -> None:
         mark = "" if row["good"] else "  above the limit"
         line = f"{row['workload']:44} {row['policy']:10} {row['cpu_s']:7.1f} {row['peak_rss_mb']:6.0f} {row['rounds']:7.0f}"
         print(f"{line} {per_round:8.0f} {row['decisions']:8.0f} {per_decision:8.0f} {row['log_mb']:7.1f}{mark}")
-    print(f"limits: {LIMIT_CPU_S:g} CPU s and {LIMIT_MB:g} MB for a large run, {LIMIT_ROUND_US:g} µs a round for the small one")
+    print(f"limits: {limit_s:g} CPU s and {LIMIT_MB:g} MB for a large run, {LIMIT_ROUND_US:g} µs a round for the small one")
 
 
 if __name__ == "__main__":

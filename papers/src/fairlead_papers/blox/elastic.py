@@ -146,7 +146,7 @@ def read_intervals(scale: Scale, answers: Answers) -> Findings:
             published,
             lambda: float(np.mean(figures(1, "average_jct_s"))),
             "s",
-            Wants.MOST,
+            Wants.NEAR,
         )
     ]
     for minutes in INTERVALS[1:]:

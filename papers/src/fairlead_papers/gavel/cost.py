@@ -28,7 +28,9 @@ LOAD = 0.3
 def made(scale: Scale, arm: Arm, load: float, seed: int) -> Run:
     durations = tuple(days * DAY_S for days in DAYS)
     jobs = Jobs(scale.load(load), scale.cost_jobs, kinds=KINDS, durations_s=durations, slos=SLOS)
-    return Run(arm.policy, scale.cluster, jobs, seed, mechanism="gavel-rounds:work_conserving=false", ideal=arm.ideal)
+    return Run(
+        arm.policy, scale.cluster, jobs, seed, mechanism="gavel-rounds:carried=ties:work_conserving=false", ideal=arm.ideal
+    )
 
 
 def sweep(scale: Scale) -> Sweep[Arm]:

@@ -29,7 +29,7 @@ GOING_ON_H = {"single": 3_000.0, "multiple": 16_000.0}
 """Jobs come for so many hours, and as many as are measured, beyond the measured ones: the load goes on until these have ended,
 which takes gangs longest. How many are generated moves none of the others."""
 
-IN_FULL = "gavel-rounds:carried=priority"
+IN_FULL = "gavel-rounds:carried=priority:stickiness=0"
 """Shares realised to the letter, for studies in which jobs come and go in nearly every round and preemption is free: otherwise
 the largest shares would go first for ever."""
 
@@ -89,7 +89,7 @@ class Run:
     jobs: Jobs
     seed: int = 0
     round_s: float = ROUND_S
-    mechanism: str = "gavel-rounds"
+    mechanism: str = "gavel-rounds:carried=ties"
     estimator: str = "oracle"
     costs_s: tuple[tuple[str, float], ...] = ()
     ideal: bool = False

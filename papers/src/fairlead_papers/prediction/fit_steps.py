@@ -7,6 +7,7 @@ fit reads; `--out` writes the model."""
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,15 @@ import orjson
 from fairlead.core.cluster import Floats
 from fairlead.files import atomic_write
 from fairlead.prediction.predictor import rmsle
-from fairlead.prediction.step_predictor import COVERED, SpeedModel, Terms, combined, fit_weights, utilization_of, weighed
+from fairlead.prediction.step_predictor import COVERED, OVERLAP, SpeedModel, Terms, combined, utilization_of, weighed
 from fairlead.profiling.results import read_results
 
 DATA = Path(__file__).parents[1] / "data"
 MEASURED, TERMS = DATA / "h200_steps.jsonl", DATA / "h200_step_terms.jsonl"
 BUSY = 90.0  # percent: above, kernels that overlap count once
+DEVICE, ISSUE, STEP, USED = 0.5, 0.3, 1.0, 2.0  # importance of the errors of both parts, of the step and of its utilization
+RIDGE = 0.05  # of the weights' logarithms, towards 1
+MAX_ROUNDS = 300
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,63 @@ def _float(name: str) -> Callable[[dict[str, Any]], float]:
     return lambda row: float(row[name])
 
 
-def fit(data: MeasuredSteps) -> SpeedModel:
-    """The model of these trainings, without its errors."""
-    device, host = fit_weights(data.device, data.device_s), fit_weights(data.host, data.issue_s)
-    held = fit_weights(data.device, np.maximum(data.multiprocessors, 0.5) / 100 * data.step_s)
-    return SpeedModel(device, host, held, data.host_launch_us)
+def fit(data: MeasuredSteps, ridge: float = RIDGE) -> SpeedModel:
+    """The model of these trainings, without its errors.
+
+    All weights are fitted together, by relative errors: those of the device and of the host to their seconds, to those of the
+    step, and to its utilization; those of the multiprocessors to the seconds that they were held. Unknown ones stay near 1."""
+    (names, device), (host_names, host) = _table(data.device), _table(data.host)
+    ends = np.cumsum([len(names), len(host_names), len(names)])
+    pull, held_s = math.sqrt(ridge) * np.eye(ends[-1]), np.maximum(data.multiprocessors, 0.5) / 100 * data.step_s
+
+    def errors(logs: Floats) -> tuple[Floats, Floats]:
+        """All errors, and their slopes by the weights' logarithms."""
+        parts = [table * np.exp(part) for table, part in zip((device, host, device), np.split(logs, ends[:-1]))]
+        device_s, host_s, holds_s = (part.sum(axis=1) for part in parts)
+        slopes = []
+        for at, part in enumerate(parts):
+            blocks = [np.zeros_like(each) for each in parts]
+            blocks[at] = part / part.sum(axis=1, keepdims=True)
+            slopes.append(np.hstack(blocks))
+        step_s = combined(device_s, host_s)
+        used, share = 100 * device_s / step_s, ((device_s / step_s) ** OVERLAP)[:, None]
+        of_step = share * slopes[0] + (1 - share) * slopes[1]
+        rows = (
+            (DEVICE, np.log(device_s / data.device_s), slopes[0]),
+            (ISSUE, np.log(host_s / data.issue_s), slopes[1]),
+            (STEP, np.log(step_s / data.step_s), of_step),
+            (USED, np.log1p(used) - np.log1p(data.utilization), (used / (1 + used))[:, None] * (slopes[0] - of_step)),
+            (1.0, np.log(holds_s / held_s), slopes[2]),
+        )
+        off = np.concatenate([*(weight * error for weight, error, _ in rows), pull @ logs])
+        return off, np.vstack([*(weight * slope for weight, _, slope in rows), pull])
+
+    weights = np.split(np.exp(_least_squares(errors, int(ends[-1]))), ends[:-1])
+    of_device, of_host, held = (dict(zip(of, part.tolist())) for of, part in zip((names, host_names, names), weights))
+    return SpeedModel(of_device, of_host, held, data.host_launch_us)
+
+
+def _table(terms: Sequence[Terms]) -> tuple[list[str], Floats]:
+    names = sorted({name for one in terms for name in one})
+    return names, np.array([[one.get(name, 0.0) for name in names] for one in terms])
+
+
+def _least_squares(errors: Callable[[Floats], tuple[Floats, Floats]], size: int) -> Floats:
+    """From zeros to a minimum, as Levenberg and Marquardt do."""
+    logs, damping = np.zeros(size), 1e-2
+    off, slopes = errors(logs)
+    for _ in range(MAX_ROUNDS):
+        step = np.linalg.solve(slopes.T @ slopes + damping * np.eye(size), -slopes.T @ off)
+        tried = logs + np.clip(step, -1.0, 1.0)
+        then, slopes_then = errors(tried)
+        if then @ then >= off @ off:
+            damping *= 4
+            continue
+        done = off @ off - then @ then < 1e-9 * (off @ off)
+        logs, off, slopes, damping = tried, then, slopes_then, max(damping / 3, 1e-6)
+        if done:
+            break
+    return logs
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from unittest import mock
 
 import torch
 
+from fairlead.prediction.training_step import allow_torchvision
 from fairlead_papers.prediction import trainings
-from fairlead_papers.prediction.training_models import allow_torchvision
 
 allow_torchvision()
 warnings.filterwarnings("ignore")

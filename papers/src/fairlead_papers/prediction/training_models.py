@@ -3,7 +3,6 @@ fixed capacity, state spaces, recurrent language models, segmentation, detection
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from typing import Any
 
@@ -14,18 +13,6 @@ from torch.nn import functional
 VOCABULARY, CLASSES, NODE_FEATURES = 32000, 19, 128
 OBJECTS, QUERIES = 92, 100
 HOT = 4  # values of each categorical feature of a recommendation
-_kept: list[Any] = []
-
-
-def allow_torchvision() -> None:
-    """Declare the operators that a torchvision built for CUDA lacks next to a PyTorch without it; timm imports torchvision."""
-    if _kept or torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
-        return
-    if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(library)
 
 
 def decoder_sizes(width: int, layers: int, heads: int, groups: int, hidden: int, vocabulary: int) -> dict[str, Any]:

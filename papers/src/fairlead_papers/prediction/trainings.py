@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from fairlead.core.errors import InputError, near_or_all
-from fairlead.prediction.training_step import Training
+from fairlead.prediction.training_step import Training, allow_torchvision
 from fairlead_papers.prediction import training_models as own
 
 MODES: dict[str, dict[str, Any]] = {
@@ -81,15 +81,22 @@ def entries() -> tuple[TrainingEntry, ...]:
 
 
 def entry(name: str) -> TrainingEntry:
-    """The training with a name: one of the list, or one of another size whose model's first word is a family that has sizes in
-    its names, as in "mlp-64@16:4/fp32"."""
+    """The training with a name: one of the list, a model of the list with another input, batch size or mode, or one of another
+    size whose model's first word is a family that has sizes in its names, as in "mlp-64@16:4/fp32"."""
     by_name = {one.name: one for one in entries()}
-    family = name.partition("-")[0]
-    if name not in by_name and family in _SIZED and _NAME.fullmatch(name):
-        return TrainingEntry(name, family, _FAMILIES[family][0])
+    known = {one.name.partition("@")[0]: one for one in by_name.values()}
+    model, family = name.partition("@")[0], name.partition("-")[0]
+    if name not in by_name and _well_formed(name) and (model in known or family in _SIZED):
+        like = known.get(model)
+        return TrainingEntry(name, like.family if like else family, like.build if like else _FAMILIES[family][0])
     if name not in by_name:
         raise InputError("trainings", f"one of the list ({near_or_all(name, by_name)})", field="name", value=name)
     return by_name[name]
+
+
+def _well_formed(name: str) -> bool:
+    found = _NAME.fullmatch(name)
+    return found is not None and found["mode"] in MODES and {*found["changes"].split("+")[1:]} <= CHANGES.keys()
 
 
 # Vision
@@ -365,7 +372,7 @@ def _transformer(kind: str, sizes: Mapping[str, Any], attention: str = "sdpa") -
 
 def _library(name: str) -> Any:
     if name == "timm":
-        own.allow_torchvision()
+        allow_torchvision()
     return importlib.import_module(name)
 
 

@@ -17,8 +17,8 @@ def introduction(scale: Scale, inputs: ExperimentInputs) -> list[str]:
         f"Scale {scale.description}.",
         f"{inputs.rates_note[0].upper()}{inputs.rates_note[1:]}.",
         f"One type, rounds of {ROUND_S:.0f} s, {RESTART_S:.0f} s for each start after the first. Shockwave is the preset of"
-        " that name in every study; the others realise their shares as Gavel's simulator does, and Themis is finish-time"
-        " fairness as an optimization, as in the published comparison. All of them see a batch size that has changed.",
+        " that name in every study; the others are the presets that end in '-as-in-shockwave', with the constants of its"
+        " authors' simulator. All of them see a batch size that has changed.",
         "ρ is JCT / (exclusive run time × max(1, jobs / accelerators)), as the published results have it; no scheduler knows"
         " how many jobs will come. A job is unfair where ρ > 1.",
         "Table 3 takes real time: processes that sleep in the place of computing, in rounds of seconds, on a cluster of this"

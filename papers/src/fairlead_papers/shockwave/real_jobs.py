@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fairlead.config import SchedulerConfig
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes
@@ -118,7 +119,10 @@ class Real:
     def scheduler(self, arm: str) -> dict[str, Any]:
         """An arm with rounds of this length; what it has in seconds goes with them."""
         told: dict[str, Any] = yaml.safe_load(f"{{{arm}}}")
-        if turns := told.get("mechanism"):
-            lengths = {name: turns[name] * self.round_s / ROUND_S for name in ("min_interval_s", "lease_s")}
-            told["mechanism"] = {**turns, **lengths}
+        turns = SchedulerConfig.from_data(told, "study").mechanism
+        if turns.parameters:
+            lengths = {
+                name: turns.parameters[name] * self.round_s / ROUND_S for name in ("min_interval_s", "prior_s", "lease_s")
+            }
+            told["mechanism"] = {"name": turns.name, **turns.parameters, **lengths}
         return {**told, "rounds": self.round_s}

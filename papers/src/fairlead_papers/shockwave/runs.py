@@ -22,8 +22,6 @@ from fairlead_papers.shockwave.jobs import AdaptiveJobs, Jobs
 ROUND_S, RESTART_S = 120.0, 20.0
 STATIC = MetricOptions(contention="static", makespan_from="zero", unfair_above=1.0)
 
-_TURNS = "mechanism: {name: gavel-rounds, min_interval_s: 1920, newcomers: wait, lease_s: 120, types: in-order}, rounds: 120"
-
 
 @dataclass(frozen=True)
 class Arm:
@@ -34,12 +32,12 @@ class Arm:
 
 
 SHOCKWAVE = Arm("Shockwave", "preset: shockwave")
-THEMIS = Arm("Themis", f"policy: finish-time-fairness, {_TURNS}")
-GAVEL = Arm("Gavel", f"policy: max-min-fairness, {_TURNS}")
-ALLOX = Arm("AlloX", f"policy: allox, {_TURNS}")
-OSSP = Arm("OSSP", f"policy: ossp, {_TURNS}")
-MST = Arm("MST", f"policy: max-sum-throughput-perf, {_TURNS}")
-GANDIVA_FAIR = Arm("Gandiva-Fair", f"policy: gandiva-fair, {_TURNS}")
+THEMIS = Arm("Themis", "preset: themis-as-in-shockwave")
+GAVEL = Arm("Gavel", "preset: gavel-as-in-shockwave")
+ALLOX = Arm("AlloX", "preset: allox-as-in-shockwave")
+OSSP = Arm("OSSP", "preset: ossp-as-in-shockwave")
+MST = Arm("MST", "preset: mst-as-in-shockwave")
+GANDIVA_FAIR = Arm("Gandiva-Fair", "preset: gandiva-fair-as-in-shockwave")
 FAIR = (THEMIS, GAVEL, ALLOX)
 
 
