@@ -10,6 +10,7 @@ from logging.handlers import QueueHandler
 from pathlib import Path
 
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import HealthCheck, settings
 
 from postgres_server import PostgresServer
@@ -25,6 +26,12 @@ settings.load_profile("repeatable")
 # and tested for it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+DEFAULT_TIMEOUT_CONFIG.read = DEFAULT_TIMEOUT_CONFIG.write = 60.0  # not 5 s, which an answer can take on a busy machine
+
+# Tests run beside each other. Threads of matrix libraries, which wait for each other actively, would take their cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # users rarely set it; it hides errors of buffered output
 

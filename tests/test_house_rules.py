@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fairlead"
-MAX_LINES, MAX_FILES, MAX_FILE_LINES = 79_800, 434, 450  # only a new capability may raise the first
+MAX_LINES, MAX_FILES, MAX_FILE_LINES = 82_900, 438, 450  # only a new capability may raise the first
 PRIVATE_WORDS = ("whoever", "nobody", "everybody", "somebody")
 
 

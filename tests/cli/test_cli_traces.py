@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from command import answer, fairlead
 
-from fairlead.workloads.formats import read_trace_file
+from fairlead.core.job import Job
+from fairlead.workloads.formats import read_trace_file, write_trace
+from fairlead.workloads.trace import Trace
 
 TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n" + "".join(
     f"{i},{1 + i % 4},{60 * i},100,vgg,{120 + i},30\n" for i in range(20)
@@ -105,6 +107,27 @@ def test_a_good_trace_is_found_good_and_a_bad_one_is_told_line_by_line(sample, t
     for_people = fairlead("trace", "check", bad)
     assert for_people.returncode == 1
     assert "bad.csv:22: field 'num_gpu' is 'one'" in for_people.stdout
+
+
+LIGHT = {"device": "h200", "allocated_mb": 1.0, "reserved_mb": 1.0, "memory_mb": 2.0}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_predictions_in_a_trace_are_checked_as_those_of_submitted_jobs(tmp_path, ending):
+    texts = [json.dumps({**LIGHT, **change}) for change in ({}, {"utilization": 130}, {"surprise": 1}, {"memory_mb": "much"})]
+    jobs = [Job(f"j{n}", 0.0, 10.0, "m", prediction=text) for n, text in enumerate([*texts, "{", ""])]
+    write_trace(Trace.of(jobs), tmp_path / f"jobs.{ending}")
+    done = fairlead("trace", "check", f"jobs.{ending}", "--json", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["jobs"]) == (1, 2)
+    fields = ["prediction.utilization", "prediction", "prediction.memory_mb", "prediction"]
+    assert [one["field"] for one in told["problems"]] == fields
+    shown = fairlead("trace", "check", f"jobs.{ending}", cwd=tmp_path).stdout
+    line = 3 if ending == "csv" else 2
+    assert f"jobs.{ending}:{line}: field 'prediction.utilization' is 130: expected a percentage, from 0 to 100" in shown
+    refused = fairlead("simulate", "--policy", "fifo", "--trace", f"jobs.{ending}", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "prediction.utilization" in refused.stderr
 
 
 ONE_TYPE = "kind,workers,type,placement,steps_per_s\nnet,1,h200,consolidated,2.0\nnet,1,h200,spread,2.0\n"

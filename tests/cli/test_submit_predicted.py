@@ -97,13 +97,24 @@ def test_a_training_is_predicted_where_it_is_submitted(tmp_path: Path):
         one, two = (answer("info", name) for name in ("one", "two"))
         assert (one["colocated_with"], two["kind"]) == (["two"], "mine")
         assert 0 < one["memory_gb"] < two["memory_gb"] < 5
-        wrong = {"batch": "many"}, {"surprise": 1}, {"module": "mine.py"}, {"precision": "fp3"}
+        wide = {
+            **task,
+            "workers": 4,
+            "mode": "elastic",
+            "predict": {**task["predict"], "sharding": "fsdp", "host_launch_us": 9},
+        }
+        (tmp_path / "more" / "wide.yaml").write_text(json.dumps(wide))
+        gang = fairlead("submit", "--dry-run", "more/wide.yaml")
+        assert "predicted on NVIDIA H200, each of 4 workers (fsdp): at most" in gang.stderr
+        assert gang.returncode == 4, "the cluster has one GPU"
+        assert "workers" not in fairlead("submit", "--dry-run", "--gpus", "1", "more/wide.yaml").stderr
+        wrong = {"batch": "many"}, {"surprise": 1}, {"module": "mine.py"}, {"precision": "fp3"}, {"sharding": "zero"}
         for place, change in enumerate(wrong):
             predict = {**task["predict"], **change}
             (tmp_path / "more" / f"{place}.yaml").write_text(json.dumps({**task, "predict": predict}))
         refused = [fairlead("submit", f"more/{place}.yaml") for place in range(len(wrong))]
         assert [done.returncode for done in refused] == [2] * len(wrong), refused
-        for done, field in zip(refused, ("predict.batch", "predict.surprise", "predict", "precision")):
+        for done, field in zip(refused, ("predict.batch", "predict.surprise", "predict", "precision", "sharding")):
             assert field in done.stderr
         both = fairlead("submit", "--predict", "mine.py:training", "--prediction", "none.json", "--", "true")
         assert "either a training to predict, or a prediction" in both.stderr

@@ -28,6 +28,16 @@ def test_a_token_can_have_an_end_and_a_number_of_uses(tmp_path: Path) -> None:
     assert "uses left" in token(tmp_path, "list")
 
 
+def test_a_cluster_is_found_in_a_folder_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = tmp_path / "jobs" / "one"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert CliRunner().invoke(app, ["token", "add", "ann"]).exit_code != 0
+    (tmp_path / ".fairlead").mkdir()
+    assert CliRunner().invoke(app, ["token", "add", "ann"]).exit_code == 0
+    assert "ann" in token(tmp_path / ".fairlead", "list")
+
+
 @pytest.mark.parametrize("words", [("--expires", "soon"), ("--uses", "3"), ("--role", "agent", "--uses", "0")])
 def test_an_end_that_is_none_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, ["token", "add", "ann", "--root", str(tmp_path), *words])

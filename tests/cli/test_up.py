@@ -106,10 +106,14 @@ def connection_in(folder: Path, **tokens: str) -> Path:
 def test_a_token_in_the_environment_is_used_on_the_cluster_of_this_directory_if_it_is_one_of_its_tokens(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRLEAD_URL", raising=False)
+    monkeypatch.delenv("FAIRLEAD_TOKEN", raising=False)
     connection_in(tmp_path, ann="fl_ann")
-    for token, used in (("fl_ann", "fl_ann"), ("", "fl_admin")):
-        monkeypatch.setenv("FAIRLEAD_TOKEN", token)
-        assert ControlPlaneClient.from_environment().token == used
+    assert ControlPlaneClient.from_environment().token == "fl_admin"
+    monkeypatch.setenv("FAIRLEAD_TOKEN", "fl_ann")
+    assert ControlPlaneClient.from_environment().token == "fl_ann"
+    monkeypatch.setenv("FAIRLEAD_TOKEN", "")  # of a command that failed: it does not become the admin's
+    with pytest.raises(Unreachable, match="FAIRLEAD_TOKEN is set, but empty"):
+        ControlPlaneClient.from_environment()
     monkeypatch.setenv("FAIRLEAD_TOKEN", "fl_of_another_cluster")
     with pytest.raises(RefusedRequest, match=r"does not accept this token.*set FAIRLEAD_URL too") as refused:
         ControlPlaneClient.from_environment()

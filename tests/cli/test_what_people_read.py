@@ -230,3 +230,24 @@ def test_accelerators_that_several_share_are_counted_where_there_are_some(monkey
     assert "shared" in CliRunner().invoke(app, ["nodes"]).stdout
     node["shared"] = 0
     assert "shared" not in CliRunner().invoke(app, ["nodes"]).stdout
+
+
+def test_racks_of_nodes_are_listed_where_there_are_some(monkeypatch: pytest.MonkeyPatch):
+    node = {
+        "name": "n0",
+        "type": "v100",
+        "accelerators": 4,
+        "free": 2,
+        "drained": False,
+        "connected": True,
+        "jobs": [],
+        "up": True,
+    }
+    found = [{**node, "rack": "r7"}, {**node, "name": "n1", "rack": ""}]
+    monkeypatch.setattr(cmd_nodes, "control_plane", lambda: SimpleNamespace(nodes=lambda: found))
+    said = CliRunner().invoke(app, ["nodes"]).stdout
+    assert re.search(r"name +type +rack +GPUs", said)
+    assert re.search(r"n0 +v100 +r7 +4", said)
+    assert re.search(r"n1 +v100 +4", said)
+    found.pop(0)
+    assert "rack" not in CliRunner().invoke(app, ["nodes"]).stdout

@@ -1,5 +1,5 @@
-"""The callbacks for Lightning and Hugging Face. Both packages are heavy, so their trainers are played here by a few lines that
-call the same hooks in the same order; where the real ones are installed, they train too."""
+"""The callbacks for Lightning, Hugging Face and Keras. The packages are heavy, so their trainers are played here by a few lines
+that call the same hooks in the same order; where the real ones are installed, they train too."""
 
 from __future__ import annotations
 
@@ -125,6 +125,114 @@ def test_a_checkpoint_that_hugging_face_did_not_finish_is_not_used(page: Page, m
     assert made().checkpoint == str(callback.directory / "checkpoint-3")
 
 
+class Keras:
+    """What a model of Keras does in `fit`, as far as a callback sees it. Its weights are the batches of each epoch so far."""
+
+    def __init__(self, size: int, at_once: int = 1) -> None:
+        self.size, self.at_once, self.stop_training = size, at_once, False
+        self.optimizer = SimpleNamespace(built=True)
+        self.weights: list[int] = []
+
+    def save_weights(self, path: Path) -> None:
+        path.write_text(" ".join(map(str, self.weights)))
+
+    def load_weights(self, path: Path) -> None:
+        self.weights = [int(word) for word in path.read_text().split()]
+
+    def fit(self, callback: Any, epochs: int, initial_epoch: int, known: bool = True) -> None:
+        callback.model, callback.params = self, {"steps": self.size if known else None}
+        self.stop_training = False
+        callback.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            callback.on_epoch_begin(epoch)
+            self.weights += [0] * (epoch + 1 - len(self.weights))
+            for end in range(self.at_once - 1, self.size, self.at_once):
+                self.weights[epoch] += self.at_once
+                callback.on_train_batch_end(end)
+                if self.stop_training:
+                    break
+            callback.on_epoch_end(epoch)
+            if self.stop_training:
+                break
+        callback.on_train_end()
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_keras_does_the_rest_of_an_interrupted_epoch(page: Page, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    made = with_fake(monkeypatch, "keras.callbacks", "Callback", "fairlead.client.keras")
+    done = []
+    for bound in (6, 2, 2, 0):
+        page[Field.MAX_STEPS] = bound
+        callback = made()
+        model = Keras(4, at_once)
+        model.fit(callback, 3, callback.initial_epoch)
+        done.append((model.weights, callback.yielded, page[Field.STEPS], page[Field.SAVED], Stage(page[Field.STAGE])))
+    assert done == [
+        ([4, 2], True, 6, 6, Stage.YIELDED),
+        ([4, 4], True, 8, 8, Stage.YIELDED),
+        ([4, 4, 2], True, 10, 10, Stage.YIELDED),
+        ([4, 4, 4], False, 12, 12, Stage.FINISHED),
+    ]
+
+
+def test_keras_that_has_finished_does_no_step_more(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = with_fake(monkeypatch, "keras.callbacks", "Callback", "fairlead.client.keras")
+    for _ in range(2):
+        callback, model = made(), Keras(4)
+        model.fit(callback, 2, callback.initial_epoch)
+        assert (model.weights, page[Field.STEPS], Stage(page[Field.STAGE])) == ([4, 4], 8, Stage.FINISHED)
+
+
+def test_a_second_fit_with_a_lease_that_has_ended_is_refused_and_keeps_the_weights(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = with_fake(monkeypatch, "keras.callbacks", "Callback", "fairlead.client.keras")
+    page[Field.MAX_STEPS] = 2
+    Keras(4).fit(made(), 2, 0)
+    page[Field.MAX_STEPS] = 0
+    callback, model = made(), Keras(4)
+    model.fit(callback, 2, callback.initial_epoch)
+    with pytest.raises(RuntimeError, match=r"call fit\(\) once, with all epochs"):
+        model.fit(callback, 4, 2)
+    assert model.weights == [4, 4]
+
+
+def test_another_callback_can_end_keras_in_an_epoch_that_was_interrupted(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = with_fake(monkeypatch, "keras.callbacks", "Callback", "fairlead.client.keras")
+    page[Field.MAX_STEPS] = 2
+    Keras(4).fit(made(), 9, 0)
+    page[Field.MAX_STEPS] = 0
+    callback, model = made(), Keras(4)
+    end_epoch = callback.on_epoch_end
+
+    def then_stop_early(epoch: int) -> None:  # as one that stands behind it
+        end_epoch(epoch)
+        model.stop_training = model.stop_training or epoch == 1
+
+    callback.on_epoch_end = then_stop_early
+    model.fit(callback, 9, callback.initial_epoch)
+    assert (model.weights, Stage(page[Field.STAGE])) == ([4, 4], Stage.FINISHED)
+
+
+REAL_KERAS = """
+import os, sys
+os.environ["KERAS_BACKEND"] = "torch"
+import keras, numpy
+from fairlead.client.keras import LeaseCallback
+
+class Log(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        momentum = float(abs(keras.ops.convert_to_numpy(model.optimizer.variables[-1])).sum())
+        open(sys.argv[1], "a").write(f"{int(model.optimizer.iterations)}:{momentum:.4f} ")
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+model.compile(optimizer=keras.optimizers.SGD(0.01, momentum=0.9), loss="mse", steps_per_execution=1)
+x = numpy.ones((8, 1), dtype="float32")  # all batches are equal: it does not matter which come first
+callback = LeaseCallback()
+model.fit(x, 2 * x, batch_size=2, epochs=2, initial_epoch=callback.initial_epoch, callbacks=[callback, Log()], verbose=0)
+"""
+
 REAL_LIGHTNING = """
 import sys
 import lightning, torch
@@ -203,3 +311,14 @@ def test_the_real_hugging_face_trainer_uses_every_batch_once(agent: Agent, tmp_p
     assert (len(is_leader), len(second)) == (5, 3)
     for epoch in (is_leader[:4], is_leader[4:] + second):
         assert sorted("".join(epoch)) == list("01234567")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch, on which it trains here, is not installed")
+def test_the_real_keras_resumes_with_its_weights_and_its_optimizer(agent: Agent, tmp_path: Path) -> None:
+    first, second = (part.split() for part in launches(agent, tmp_path, REAL_KERAS))
+    assert (len(first), len(second)) == (5, 3)
+    elsewhere = {"FAIRLEAD_CHECKPOINT_DIR": str(tmp_path / "others")}
+    in_one = agent.launch(tmp_path / "script.py", tmp_path / "log", environment=elsewhere)
+    assert in_one.ends() == 0, in_one.errors
+    assert (tmp_path / "log").read_text().split() == first + second

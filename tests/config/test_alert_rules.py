@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.config.alert_rules import read_alerts
+from fairlead.config.alert_rules import AlertRule, read_alerts
 from fairlead.core.errors import InputError
 
 GOOD = """
@@ -96,3 +96,10 @@ def test_addresses_are_few(tmp_path):
     many = ", ".join(f"'https://x{n}.org'" for n in range(40))
     with pytest.raises(InputError, match="at most 32 addresses"):
         read(tmp_path, f"rules: [{{on: job-ended, to: [{many}]}}]")
+
+
+def test_a_rule_on_an_account_is_about_those_below_it_too():
+    rule = AlertRule("unfairness", ("mailto:a@b.c",), accounts=frozenset({"vision", "lab/x"}))
+    named = ["vision/ann/1", "lab/x", "lab", "visions"]
+    assert [rule.account_for(account) for account in named] == ["vision", "lab/x", "lab", "visions"]
+    assert [rule.covers("ann", account) for account in named] == [True, True, False, False]

@@ -19,7 +19,7 @@ types:
   v100: {memory_gb: 32}
   mine: {price_per_hour: 7}
 nodes:
-  - {count: 2, type: V100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10}
+  - {count: 2, type: V100, accelerators: 4, cpus: 32, memory_gb: 256, network_gbps: 10, rack: a}
   - {name: big, type: mine, accelerators: 2, links: [[0, 900], [900, 0]]}
 """
 
@@ -34,8 +34,8 @@ def test_a_cluster_file_becomes_a_cluster(tmp_path):
     cluster = read(tmp_path, WHOLE)
     assert cluster.types == (AcceleratorType("v100", 32.0, 2.5), AcceleratorType("mine", math.inf, 7.0))
     assert cluster.nodes == (
-        Node("v100-0", "v100", 4, 32.0, 256.0, 10.0),
-        Node("v100-1", "v100", 4, 32.0, 256.0, 10.0),
+        Node("v100-0", "v100", 4, 32.0, 256.0, 10.0, rack="a"),
+        Node("v100-1", "v100", 4, 32.0, 256.0, 10.0, rack="a"),
         Node("big", "mine", 2, links=((0.0, 900.0), (900.0, 0.0))),
     )
 
@@ -107,6 +107,14 @@ WRONG = {
     "a type without memory": (
         "types: {v100: {memory_gb: 0}}\nnodes: []\n",
         "cluster.yaml:1: field 'memory_gb' is 0: expected GB above 0",
+    ),
+    "a rack without a name": (
+        "nodes: [{type: k80, accelerators: 1, rack: 7}]\n",
+        "cluster.yaml:1: field 'rack' is 7: expected the name of a rack",
+    ),
+    "a huge price": (
+        "types: {v100: {price_per_hour: 1e308}}\nnodes: []\n",
+        "cluster.yaml:1: field 'price_per_hour' is '1e308': expected prices of 0, or from 0.0001",
     ),
     "a negative price": ("types: {v100: {price_per_hour: -1}}\nnodes: []\n", "cluster.yaml:1: field 'price_per_hour' is -1"),
     "a type that is a number": (

@@ -122,6 +122,22 @@ def test_whole_numbers_are_told_without_a_point_and_odd_words_as_what_they_are(t
     assert told.splitlines()[-2:] == ["rounds: 300", "name: 'no'"]
 
 
+AS_IN_SHOCKWAVE = sorted(name for name in presets() if name.endswith("-as-in-shockwave"))
+
+
+def test_the_baselines_of_shockwave_have_the_constants_of_its_authors_runs():
+    """Allocations are reset after 1,000 s, and half a round of two minutes counts as received from the start."""
+    assert {name.removesuffix("-as-in-shockwave") for name in AS_IN_SHOCKWAVE} == {
+        "allox", "gandiva-fair", "gavel", "mst", "ossp", "themis",
+    }  # fmt: skip
+    for name in AS_IN_SHOCKWAVE:
+        config = SchedulerConfig.preset(name)
+        wanted = {"min_interval_s": 1000, "prior_s": 60, "newcomers": "wait", "lease_s": 120, "types": "in-order"}
+        assert (config.mechanism, config.round_s) == (Part("gavel-rounds", wanted), 120.0)
+    assert SchedulerConfig.preset("allox-as-in-shockwave").policy == Part("allox", {"alpha": 0.2, "gangs": "share"})
+    assert SchedulerConfig.preset("gandiva-fair-as-in-shockwave").policy == Part("proportional"), "no tickets and no trade"
+
+
 def test_near_names_are_suggested(tmp_path):
     with pytest.raises(UnknownName, match=r"^unknown preset 'tiresia'; did you mean 'tiresias'"):
         SchedulerConfig.preset("tiresia")

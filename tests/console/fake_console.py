@@ -39,7 +39,7 @@ JOB_COLUMNS = [
     "launches",
     "preemptions",
 ]
-NODE_COLUMNS = ["index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb"]
+NODE_COLUMNS = ["index", "name", "type", "gpus", "first", "state", "drain", "utilization", "memory_gb", "rack", "host"]
 FEATURES = ["when", "fix", "whatif"]
 USERS = ("ann", "bob", "cat", "dan", "eva")
 REASONS = ("waiting-for-resources", "behind-head", "not-admitted", "next-decision")
@@ -77,7 +77,9 @@ class InventedCluster:
         state = {3: "drained", 17: "unreachable"}.get(index % 97, "up")
         use = [self.draw.choice((0.0, 35.0, 72.0, 96.0)) for _ in range(gpus)]
         drain = "memory errors" if state == "drained" else ""
-        return [index, f"node-{index:05d}", kind, gpus, index * gpus, state, drain, use, [round(0.3 * one, 1) for one in use]]
+        memory = [round(0.3 * one, 1) for one in use]
+        host, rack = [50, 40, 30], f"rack-{index // 8}"
+        return [index, f"node-{index:05d}", kind, gpus, index * gpus, state, drain, use, memory, rack, host]
 
     def _job(self, number: int, free: list[int]) -> list[Any]:
         now, wide = self.origin + self.second, self.draw.choice((1, 1, 2, 4, 8))

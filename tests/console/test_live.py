@@ -249,6 +249,15 @@ def test_a_page_that_does_not_read_is_dropped_and_others_are_not(monkeypatch, sm
     assert (reader.thread.is_alive(), reader.problem) == (False, "")
 
 
+def test_nothing_is_added_to_a_page_that_has_ended():
+    page = live_stream.LivePage("ann", None, lambda: True)
+    page.begin(1, b"first")
+    page.end()
+    page.add(2, b"second")
+    page.comment()
+    assert (page.revision, len(page._events)) == (1, 0)
+
+
 def test_a_stop_ends_all_streams_soon_also_those_that_are_not_read(small_buffers):
     forever = ConnectionLimits(stop_s=86_400.0)  # for open requests: a stream that does not end would hold up the stop
     with served("v100:1", console=True, limits=forever) as control:

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
+from fairlead.core.columns import canonical, significant
 from fairlead.core.device_map import DeviceMap, ragged
 from fairlead.core.errors import InputError, InvalidPlan
 from fairlead.core.job import Failure, Job, batch_size_of, kind_of, model_of
-from fairlead.core.plan import Selection, boundary_after, boundary_at
+from fairlead.core.plan import Selection, boundary_after, boundary_at, decision_at
 from fairlead.core.reasons import Code, Reasons
 from fairlead.core.rng import stream
 
@@ -157,7 +158,20 @@ def test_no_boundary_lies_before_the_moment_and_none_is_passed_over(time, length
     assert boundary_at(at, length) == at
 
 
+@pytest.mark.parametrize("length", [0.1, 120.0, 360.0, 1 / 3])
+@pytest.mark.parametrize("count", [0, 1, 7, 10**6])
+def test_an_event_just_after_a_boundary_is_decided_on_with_it(count, length):
+    at = count * length
+    late = decision_at(at + 1e-6, length)
+    assert at < late < at + 1e-3
+    assert decision_at(at + 2e-4, length) == decision_at(late, length) == late, "all events up to then are decided on together"
+    assert decision_at(at, length) == at
+    assert decision_at(at + 1e-3, length) == boundary_after(at, length)
+
+
 def test_without_rounds_every_moment_is_a_boundary():
+    assert decision_at(12.34, 0.0) == 12.34
+    assert decision_at(math.inf, 300.0) == math.inf
     assert boundary_at(12.34, 0.0) == 12.34
     assert boundary_at(math.inf, 300.0) == math.inf
 
@@ -231,3 +245,13 @@ def test_a_combination_is_told_for_every_job():
     one = np.array([0, 1])
     with pytest.raises(InvalidPlan, match="differ in length"):
         Selection(one, one * 0, one * 0 + 1, combination=np.array([0]))
+
+
+def test_derived_numbers_are_not_rounded_at_midpoints() -> None:
+    rates = significant(np.random.default_rng(0).uniform(0.1, 100.0, (1000, 3)))
+    for some in (rates, rates.mean(axis=1), rates[:, :2].mean(axis=1), rates[:, 0] / 3, rates[:, 0] * 1.5, rates.sum(axis=1)):
+        for off in (-1e-15, 1e-15):
+            assert (canonical(some * (1.0 + off)) == canonical(some)).all()
+    assert (canonical(rates) == rates).all()
+    halves = rates[:, :2].mean(axis=1)
+    assert (significant(halves * (1.0 + 1e-15)) != significant(halves * (1.0 - 1e-15))).any()

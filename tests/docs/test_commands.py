@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from pages import blocks, commands, name_of, outside_blocks, pages
+from pages import ROOT, blocks, commands, name_of, outside_blocks, pages
 
 from fairlead.cli.main import app
 
@@ -47,3 +50,18 @@ def problem(line: str) -> str:
 def test_commands_exist_with_their_options(page: Path) -> None:
     wrong = {line: found for line in calls(page) if (found := problem(line))}
     assert not wrong
+
+
+def test_the_first_table_of_the_readme_is_what_its_command_prints(tmp_path: Path) -> None:
+    first, table, *_ = blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    line = next(line for line in first.text.splitlines() if line.startswith("fairlead compare"))
+    command = [sys.executable, "-m", "fairlead.cli.main", *shlex.split(line)[1:]]
+    told = subprocess.run(
+        command, env={**os.environ, "COLUMNS": "200"}, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    rows = [row.split() for row in table.text.splitlines() if row.rstrip()[-1:].isdigit()]
+    assert len(rows) == 4
+    for name, *cells in rows:
+        printed = next(row.split() for row in told.splitlines() if re.match(rf" *{name} +\d+ ", row))
+        rest = iter(printed)
+        assert all(cell in rest for cell in cells), f"{cells} are not in {printed}: run docs/make_report_picture.py"

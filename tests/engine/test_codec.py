@@ -259,6 +259,14 @@ def test_an_array_in_a_memo_comes_back_as_an_array():
     assert (memo["by"], memo["pair"]) == ({"3": 4}, [1, 2])
 
 
+@pytest.mark.parametrize("values", [[], [1, -2], [True, False], [0.5, -0.0, 1e300], [0.5, math.nan, math.inf, -math.inf]])
+def test_an_array_in_a_memo_keeps_every_value_and_its_type(values):
+    array = np.array(values)
+    again = decode(encode(ev.MemoChanged(1.0, {"values": array}))).memo["values"]
+    assert again.dtype == array.dtype
+    assert again.tobytes() == array.tobytes()
+
+
 def test_a_column_of_equal_values_is_written_once():
     event = ev.ProgressReported(0.0, np.arange(1000), np.zeros(1000), np.ones(1000), np.zeros(1000))
     line = encode(event)

@@ -23,7 +23,15 @@ from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import decode, encode
-from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, max_min_shares, nanoseconds, remembered_time, rules_of
+from fairlead.engine.fairness_ledger import (
+    SECOND,
+    FairnessLedger,
+    LedgerRules,
+    max_min_shares,
+    nanoseconds,
+    remembered_time,
+    rules_of,
+)
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.journal.recovery import recover
@@ -368,3 +376,19 @@ def test_the_rules_of_a_scheduler_file_get_into_the_journal() -> None:
     assert data["ledger"] == RULES
     assert rules_of(data).users == {"ann": 3.0}
     assert "ledger" not in SchedulerConfig.from_data({"policy": "fifo"}).to_data()
+
+
+def test_accounts_of_a_tree_divide_what_the_account_above_them_deserves() -> None:
+    """Of 12 GPUs, a (weight 2) deserves 8 and b 4. Of the 8, a/x can use 1; a/y and the jobs of a itself divide 7 by 6 : 1."""
+    rules = LedgerRules(accounts={"a": 2.0, "a/y": 6.0})
+    demand = {("a", "ann"): 9, ("a/x", "ann"): 1, ("a/y", "bob"): 9, ("b", "cy"): 9, ("b", "di"): 9}
+    shares = FairnessLedger(rules=rules, capacity=12, demand=demand)._shares(SECOND)
+    expected = {("a", "ann"): 1, ("a/x", "ann"): 1, ("a/y", "bob"): 6, ("b", "cy"): 2, ("b", "di"): 2}
+    assert shares == {holder: gpus * SECOND for holder, gpus in expected.items()}
+
+
+def test_accounts_of_old_journals_that_differ_by_a_slash_share_what_they_deserve_together() -> None:
+    accounts = ("a", "a/", "", "/")
+    ledger = FairnessLedger(rules=LedgerRules(), capacity=4, demand={(name, "ann"): 4 for name in accounts})
+    shares = ledger._shares(SECOND)
+    assert shares == {(name, "ann"): SECOND for name in accounts}

@@ -127,7 +127,7 @@ def test_a_policy_that_shares_by_an_optimum_gives_time_to_both_of_a_separated_pa
 
 
 @pytest.mark.parametrize(
-    "policy", [*FAIR, "fifo-perf", "fifo-perf:sticky=true", "max-sum-throughput-perf", "min-total-duration-perf"]
+    "policy", [*FAIR, "fifo-perf", "fifo-perf:greedy=true", "max-sum-throughput-perf", "min-total-duration-perf"]
 )
 def test_separated_jobs_never_share_again_but_others_of_their_type_do(policy: str) -> None:
     harness = scene(f"{policy}:space_sharing=true", size=2)
@@ -145,7 +145,7 @@ def test_separated_jobs_never_share_again_but_others_of_their_type_do(policy: st
     assert all(harness.phase(job.name) is Phase.FINISHED for job in harness.state.job_of.values())
 
 
-@pytest.mark.parametrize("policy", [*FAIR, "fifo-perf", "fifo-perf:sticky=true"])
+@pytest.mark.parametrize("policy", [*FAIR, "fifo-perf", "fifo-perf:greedy=true"])
 @pytest.mark.parametrize("limit", [1.0, 1.1, 1.3])
 def test_jobs_are_not_co_located_where_that_is_known_to_be_too_slow(policy: str, limit: float) -> None:
     table = colocation_table("gpu", [MeasuredTraining(kind, 1.0, *USAGE[kind]) for kind in USAGE], lambda one, other: 1.2)
@@ -160,5 +160,6 @@ def test_jobs_are_not_co_located_where_that_is_known_to_be_too_slow(policy: str,
         pairs = pairs_of(harness.state.device_map, harness.state.running.tolist())
         with_others, others = with_others + any(1 in pair for pair in pairs), others + any(1 not in pair for pair in pairs)
     assert bool(with_others) == (limit > 1.2)
-    assert others or limit > 1.2, "other jobs tolerate it"
+    # As in Gavel's code, the greedy queue stops at the first job without a place, here the one that shares with none.
+    assert others or limit > 1.2 or "greedy" in policy, "other jobs tolerate it"
     assert not harness.state.interference

@@ -32,7 +32,7 @@ PHYSICAL = ("max_min_fairness.trace", "8xv100:1,16xp100:1,24xk80:1", None, "b_ph
 @pytest.mark.parametrize(
     ("case", "policy", "mechanism", "theirs"),
     [
-        (SINGLE, "fifo_perf:sticky=true", f"{AWARE}:work_conserving=false", "fifo_perf"),
+        (SINGLE, "fifo_perf:greedy=true", f"{AWARE}:work_conserving=false", "fifo_perf"),
         (PHYSICAL, "max_min_fairness:optimum=centre", AGNOSTIC, "max_min_fairness"),
         (PHYSICAL, "max_min_fairness_perf:optimum=centre", AWARE, "max_min_fairness_perf"),
         (SINGLE, "max_min_fairness_perf:optimum=centre", AWARE, "max_min_fairness_perf"),

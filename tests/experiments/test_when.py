@@ -74,9 +74,9 @@ def test_what_is_foreseen_comes_true_where_nobody_else_comes(policy: str, costs:
         assert turn.ends_s + view.time == pytest.approx(ended[number])
 
 
-def waiting(second: float = 15_000.0) -> State:
-    """A crowd on four accelerators, by who came first."""
-    loop = begun(crowd(), SchedulerConfig(Part("fifo"), round_s=300.0), TIMED, "v100:4")
+def waiting(second: float = 15_000.0, policy: str = "fifo") -> State:
+    """A crowd on four accelerators."""
+    loop = begun(crowd(), SchedulerConfig(Part(policy), round_s=300.0), TIMED, "v100:4")
     loop.run(until=second)
     loop.state.time = second
     return loop.state
@@ -100,9 +100,17 @@ def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_und
     assert looked("srtf") == shortest, "the same moment, the same answer"
 
 
-def test_of_one_the_same_is_foreseen_as_among_all():
-    for one in forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2)):
-        assert forecast_jobs(waiting(), TIMED, ForecastOptions(simulations=2, jobs=frozenset({one.number}))) == (one,)
+@pytest.mark.parametrize("policy", ["fifo", "las"])
+def test_of_one_the_same_is_foreseen_as_among_all(policy: str):
+    """Also of one that runs, and that will be preempted under `las`."""
+
+    def looked(options: ForecastOptions) -> tuple[JobForecast, ...]:
+        return forecast_jobs(waiting(policy=policy), TIMED, options)
+
+    found = looked(ForecastOptions(simulations=2))
+    assert any(one.running for one in found)
+    for one in found:
+        assert looked(ForecastOptions(simulations=2, jobs=frozenset({one.number}))) == (one,)
     assert forecast_jobs(waiting(), TIMED, ForecastOptions(jobs=frozenset({10**6}))) == ()
 
 

@@ -97,11 +97,10 @@ def written(path: Path = DIGESTS) -> list[Written]:
     return [Written(GoldenCase(**one.pop("case")), **one) for one in json.loads(path.read_text())]
 
 
-def _sized(case: GoldenCase) -> Written:
-    """The case with as many jobs as make enough decisions."""
-    jobs = SHORT
-    short, made = replace(case, jobs=jobs).run()
-    digest = short
+def _sized(case: GoldenCase, jobs: int) -> Written:
+    """The case with so many jobs, or with as many more as make enough decisions."""
+    short, _ = replace(case, jobs=SHORT).run()
+    digest, made = replace(case, jobs=jobs).run()
     while made < DECISIONS:
         jobs = max(jobs + 20, int(jobs * 1.05 * DECISIONS / max(made, 1)))
         digest, made = replace(case, jobs=jobs).run()
@@ -109,14 +108,15 @@ def _sized(case: GoldenCase) -> Written:
 
 
 def write(cases: Iterable[GoldenCase], path: Path) -> None:
-    """Size and run the cases, and write their digests down; the others stay as they are."""
-    cases = list(cases)
-    rows = [one for one in written(path) if replace(one.case, jobs=0) not in cases] if path.is_file() else []
+    """Size and run the cases, and write each digest down at once; the others stay as they are."""
+    rows = {replace(one.case, jobs=0): one for one in (written(path) if path.is_file() else ())}
     with ProcessPoolExecutor() as pool:
-        for done in as_completed([pool.submit(_sized, case) for case in cases]):
-            rows.append(one := done.result())
+        sized = [pool.submit(_sized, case, rows[case].case.jobs if case in rows else SHORT) for case in cases]
+        for done in as_completed(sized):
+            one = done.result()
+            rows[replace(one.case, jobs=0)] = one
             print(one.case.key, one.case.jobs, one.decisions, one.digest, flush=True)
-    path.write_text(json.dumps([asdict(one) for one in sorted(rows, key=lambda one: one.case)], indent=1) + "\n")
+            path.write_text(json.dumps([asdict(rows[case]) for case in sorted(rows)], indent=1) + "\n")
 
 
 def check(one: Written, short: bool, perturbation: str = "") -> str:
@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="run every case and write the digests down")
     parser.add_argument("--only", nargs="*", default=[], help="parts of case names")
-    parser.add_argument("--perturb", default="", help="sums, libm, rates, solver: see perturbation.py")
+    parser.add_argument("--perturb", default="", help="sums, libm, rates, solver, path: see perturbation.py")
     parser.add_argument("--short", action="store_true", help="check the short digests only")
     given = parser.parse_args()
 

@@ -3,6 +3,7 @@
 sums      every sum, dot product and matrix product of Fairlead's code adds in the reverse order
 rates     the throughputs that policies see are scaled by 1 − 1e-15, 1 or 1 + 1e-15, by the bits of each number
 solver    the values that HiGHS returns, primal and dual, are scaled likewise
+path      HiGHS draws other random numbers, so that it takes another way to an optimum
 libm      exp, log and powers are off by one unit in the last place likewise
 
 An import hook rewrites the calls in the syntax tree; the product has no switch for it."""
@@ -136,6 +137,8 @@ def install(what: str) -> None:
         _scale_rates()
     elif what == "solver":
         _scale_solutions()
+    elif what == "path":
+        _draw_otherwise()
     else:
         raise SystemExit(f"unknown perturbation {what!r}")
 
@@ -167,3 +170,9 @@ def _scale_solutions() -> None:
         original(self, scaled(values), *(scaled(one) for one in args), **named)
 
     program.Solution.__init__ = init  # type: ignore[method-assign]
+
+
+def _draw_otherwise() -> None:
+    from fairlead.policies.allocation.lp import program
+
+    program._OPTIONS["random_seed"] = 12345

@@ -23,10 +23,11 @@ def test_the_event_log_is_the_same_on_every_machine(one):
     assert not golden_cases.check(one, short=True)
 
 
-@pytest.mark.parametrize("perturbation", ["sums", "rates", "solver"])
+@pytest.mark.parametrize("perturbation", ["sums", "rates", "solver", "path"])
 def test_logs_do_not_depend_on_how_a_machine_rounds(perturbation):
     program = Path(golden_cases.__file__)
-    only = ["policy finish-time-fairness", "policy min-total-duration", "policy gandiva-fair", "policy max-min", "policy fifo"]
+    only = ["policy finish-time-fairness", "policy min-", "policy gandiva-fair", "policy max-min"]
+    only += ["policy fifo"] if perturbation != "path" else []  # its program has several optima (README.md)
     command = [sys.executable, program, "--short", "--perturb", perturbation, "--only", *only]
     done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

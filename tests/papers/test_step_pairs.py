@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.prediction.predictor import shipped_predictor
 from fairlead.profiling.profile_pairs import PairTiming
 from fairlead.profiling.results import read_pairs
 from fairlead.profiling.sharing_mode import SharingMode
@@ -12,6 +13,7 @@ from fairlead_papers.measured_data import evaluation_set
 pytest.importorskip("torch")
 
 from fairlead_papers.prediction import measure_step_pairs
+from fairlead_papers.prediction.evaluate_step_pairs import PAIRS, fit_to_both, scores, shipped_pairs, step_pairs
 from fairlead_papers.prediction.measure_step_pairs import PAIRED, measure_pairs
 from fairlead_papers.prediction.trainings import entries
 
@@ -47,3 +49,18 @@ def test_at_least_120_pairs_were_measured(name, sharing):
     assert about["sharing"] == sharing
     assert len(pairs) >= 120
     assert {each for pair in pairs for each in pair} == {*PAIRED}
+
+
+@pytest.mark.parametrize("sharing", PAIRS)
+def test_shipped_slowdowns_are_the_fit_to_all_pairs(sharing):
+    found, shipped = fit_to_both(sharing), shipped_predictor().slowdown[sharing]
+    assert found.below == pytest.approx(shipped.below, rel=1e-6)
+    assert found.above == pytest.approx(shipped.above, rel=1e-6)
+
+
+def test_slowdowns_of_left_out_families_are_predicted():
+    old, new = shipped_pairs("time-slicing"), step_pairs("time-slicing")
+    measured, predicted = scores((old, new), new)
+    assert measured >= 0.78
+    assert predicted >= 0.6
+    assert scores((old, new), old)[0] >= scores((old,), old)[0]

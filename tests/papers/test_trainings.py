@@ -70,9 +70,10 @@ def test_the_scan_of_state_spaces_carries_tokens_forward_only():
     assert (block(changed)[:, 6] != block(states)[:, 6]).any(), "the state carries the first token to the last"
 
 
-def test_an_unknown_name_is_an_error():
+@pytest.mark.parametrize("name", ["bert-base@128:32/bf17", "bert-bass@128:32/bf16", "bert-base@128:32/bf16+clop"])
+def test_an_unknown_name_is_an_error(name: str):
     with pytest.raises(InputError, match="did you mean"):
-        entry("bert-base@128:32/bf17")
+        entry(name)
 
 
 def test_a_row_has_speed_parts_and_host_time():
@@ -106,3 +107,8 @@ def test_measurements_are_kept_and_not_repeated(tmp_path, monkeypatch):
 def test_a_process_of_its_own_answers_or_says_why_not():
     assert run_apart(math.sqrt, 4.0, seconds=120.0) == 2.0
     assert run_apart(math.sqrt, -1.0, seconds=120.0).startswith("ValueError")
+
+
+def test_a_known_model_has_other_batches_and_modes():
+    made = entry("bert-base@256:8/bf16+clip")
+    assert (made.family, made.fields["batch_size"], made.fields["mode"]) == ("bert", 8, "bf16+clip")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead import Scheduler, simulate
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
 from fairlead.core.reasons import Reasons
+from fairlead.core.rng import stream
 from fairlead.engine.apply import apply_event
 from fairlead.placement.basic import Consolidated
 from fairlead.testing import Harness, job
@@ -126,6 +129,50 @@ def test_a_gang_that_rather_waits_leaves_its_accelerators_to_others():
     placed = Consolidated(wait=True).place(selection, view_of(state_of(cluster, jobs)))
     assert set(places_in(placed)) == {0, 1, 3, 4}
     assert placed.free == (0,)
+
+
+def test_in_strict_order_a_gang_that_waits_for_few_nodes_holds_the_line():
+    cluster = Cluster.parse("6xv100:3")
+    jobs = [Job("a", workers=2), Job("b", workers=2), Job("gang", workers=2), Job("one"), Job("two")]
+    selection = selection_of(range(5), [0] * 5, [2, 2, 2, 1, 1], strict=True)
+    placed = Consolidated(wait=True).place(selection, view_of(state_of(cluster, jobs)))
+    assert set(places_in(placed)) == {0, 1}
+    assert list(placed.unplaced) == [2]
+    assert placed.free == (2,)
+
+
+def test_in_strict_order_a_larger_gang_does_not_take_the_place_of_one_before_it():
+    cluster = Cluster((Node("a", "v100", 4), Node("b", "v100", 1), Node("c", "v100", 1)))
+    jobs = [Job("pair", workers=2), Job("four", workers=4)]
+    selection = selection_of(range(2), [0] * 2, [2, 4], strict=True)
+    placed = Consolidated(wait=True).place(selection, view_of(state_of(cluster, jobs)))
+    assert set(places_in(placed)) == {0}
+    assert list(placed.unplaced) == [1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_strict_fifo_starts_jobs_as_they_came_where_gangs_wait_for_few_nodes(seed):
+    chance = stream(seed, "strict fifo")
+    jobs = [
+        Job(
+            f"job-{n}",
+            steps=float(chance.integers(100, 5000)),
+            workers=int(chance.choice([1, 2, 3, 4, 8])),
+            submitted_s=60.0 * n,
+        )
+        for n in range(120)
+    ]
+    run = simulate(jobs, "16xv100:4", Scheduler("fifo", placement="consolidated:wait=true", round_s=0.0))
+    started = run.jobs["first_started_s"].to_pylist()
+    assert started == sorted(started)
+
+
+def test_jobs_behind_a_gang_that_waits_for_few_nodes_are_told_so():
+    harness = Harness(SchedulerConfig(Part("fifo"), placement=Part("consolidated", {"wait": True}))).cluster("8xv100:4")
+    plan = harness.submit(job("a").workers(3), job("b").workers(3), job("wide").workers(2), job("narrow").workers(1)).round()
+    assert plan.running == {"a", "b"}
+    assert plan.reason("wide") == Reasons.not_placed("2 GPUs of type v100 as it needs them")
+    assert plan.reason("narrow") == Reasons.behind("wide", needed=2)
 
 
 def test_large_gangs_are_placed_before_small_ones_whatever_their_rank():

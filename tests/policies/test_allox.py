@@ -177,6 +177,22 @@ def test_under_a_load_of_single_workers_gangs_do_not_wait_for_its_end():
     assert made.ended_s("gang") < 0.5 * max(made.ended_s(job.name) for job in jobs)
 
 
+def test_a_gang_may_be_matched_as_one_worker_and_share_its_time():
+    """As in Shockwave's simulator: it has 1/workers of the time from then on, and leaves all accelerators to the matching."""
+    machine = Cluster.parse("2xfast:2")
+    table = table_of(["fast"], {("m", 1): [1.0], ("m", 2): [1.0]})
+    jobs = [Job("gang", 0.0, 10.0, "m", 2), Job("s", 1.0, 20.0, "m"), Job("t", 2.0, 30.0, "m"), Job("u", 3.0, 5.0, "m")]
+    policy, memo = AlloX(gangs="share"), None
+    given = []
+    for _ in range(3):
+        x, memo = policy.allocate(view_of(state_of(machine, jobs), 0.0, table), memo)
+        given.append(dict(zip(x.first.tolist(), x.share.tolist())))
+    assert given[0] == {0: 0.5, 1: 1.0}, "the first two by submission"
+    assert given[1] == {0: 0.5, 1: 1.0}, "one accelerator is left, and the gang is first again"
+    assert given[2] == given[1]
+    assert AlloX().allocate(view_of(state_of(machine, jobs), 0.0, table), None)[0].share.tolist() == [1.0]
+
+
 def test_lines_are_no_deeper_than_said():
     jobs = [Job(f"j{i}", float(i), 1000.0 - 10.0 * i, "n") for i in range(50)]
     two = "1xfast:1,1xslow:1"

@@ -114,3 +114,21 @@ def test_weights_and_half_life_are_above_0():
     for wrong in ({"half_life_s": 0.0}, {"users": {"ann": 0.0}}, {"accounts": {"lab": -1.0}}):
         with pytest.raises(InputError, match="above 0"):
             FairShare(**wrong)
+
+
+def test_accounts_of_a_tree_are_compared_level_by_level():
+    """Users of a/x, a/y, a itself and b have used 100, 300, 200 and 400 GPU-seconds."""
+    made = (("ann", "a/x"), ("bob", "a/y"), ("cy", "a"), ("di", "b"))
+    jobs = [Job("j", steps=1e6, user=user, account=account) for user, account in made]
+    view = view_of(state_of(Cluster.parse("1xv100:4"), jobs), 0.0)
+    holders = view.jobs.account * (1 << 32) + view.jobs.user
+    order = holders.argsort()
+    policy = FairShare(accounts={"a": 2.0, "a/y": 3.0})
+    levels = [
+        column[order.argsort()]
+        for column in policy.exponents(view, holders[order], np.array([100.0, 300.0, 200.0, 400.0])[order])
+    ]
+    first, second, user = levels
+    assert first == pytest.approx([0.6 / (2 / 3)] * 3 + [0.4 / (1 / 3)], rel=1e-6)
+    assert second == pytest.approx([(1 / 6) / 0.2, 0.5 / 0.6, (1 / 3) / 0.2, 1.0], rel=1e-6)
+    assert user == pytest.approx([1.0] * 4, rel=1e-6)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
@@ -27,9 +28,9 @@ class TestFifo(PolicyContract):
     make = lambda: Allocated(FifoPerf(), RoundMechanism())  # noqa: E731
 
 
-class TestSticky(PolicyContract):
+class TestGreedy(PolicyContract):
     jobs = 14
-    make = lambda: Allocated(FifoPerf(sticky=True), RoundMechanism())  # noqa: E731
+    make = lambda: Allocated(FifoPerf(greedy=True), RoundMechanism())  # noqa: E731
 
 
 class TestShortest(PolicyContract):
@@ -70,14 +71,14 @@ def time_of(policy, jobs, cluster=TWO, memo=None):
 
 def test_the_first_has_the_fastest_type():
     jobs = [Job("a", 0.0, 400.0, "fast"), Job("b", 0.0, 400.0, "fast"), Job("c", 0.0, 400.0, "fast")]
-    for policy in (FifoPerf(), FifoPerf(sticky=True)):
+    for policy in (FifoPerf(), FifoPerf(greedy=True)):
         assert time_of(policy, jobs)[0] == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
 
 
 def test_the_program_moves_the_first_aside_where_all_gain_and_the_line_does_not():
     jobs = [Job("a", 0.0, 400.0, "even"), Job("b", 0.0, 400.0, "fast")]
     assert time_of(FifoPerf(), jobs)[0] == [[0.0, 1.0], [1.0, 0.0]]
-    assert time_of(FifoPerf(sticky=True), jobs)[0] == [[1.0, 0.0], [0.0, 1.0]]
+    assert time_of(FifoPerf(greedy=True), jobs)[0] == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_who_may_not_use_a_type_or_is_too_many_for_it_has_no_time_there():
@@ -90,21 +91,23 @@ def test_who_may_not_use_a_type_or_is_too_many_for_it_has_no_time_there():
     assert not len(FifoPerf().allocate(view.with_changes(capacity=np.array([1, 0])), None)[0])
 
 
-def test_a_sticky_job_keeps_its_type_when_a_faster_one_falls_free():
+def test_the_greedy_queue_starts_from_an_empty_cluster_at_each_recomputation():
+    """As in Gavel's simulator: c moves to the fast type when a has gone, and does not keep the slow one."""
     three = [Job("a", 0.0, 400.0, "fast"), Job("b", 0.0, 400.0, "fast"), Job("c", 0.0, 400.0, "fast")]
-    _, memo = time_of(FifoPerf(sticky=True), three)
-    state = state_of(TWO, three, waiting=[1, 2])  # a has gone
-    view = view_of(state, 0.0, TABLE)
-    x, _ = FifoPerf(sticky=True).allocate(view, memo)
-    assert x.matrix(view.jobs.number, 2).tolist() == [[0.0, 1.0], [1.0, 0.0]]
-    x, _ = FifoPerf().allocate(view, None)
+    _, memo = time_of(FifoPerf(greedy=True), three)
+    view = view_of(state_of(TWO, three, {1: [1]}, waiting=[2]), 0.0, TABLE)  # a has gone, b runs on the slow type
+    x, _ = FifoPerf(greedy=True).allocate(view, memo)
     assert x.matrix(view.jobs.number, 2).tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-def test_the_sticky_line_stops_at_the_first_that_finds_no_room():
+def test_sticky_is_the_former_name_of_greedy():
+    assert SchedulerConfig(parse_part("fifo-perf:sticky=true")).build(TABLE).policy.allocator == FifoPerf(greedy=True)
+
+
+def test_the_greedy_queue_stops_at_the_first_that_finds_no_room():
     cluster = Cluster.parse("2xv100:2,1xk80:1")
     jobs = [Job("a", 0.0, 400.0, "fast"), Job("wide", 0.0, 400.0, "fast", workers=2), Job("c", 0.0, 400.0, "fast")]
-    assert time_of(FifoPerf(sticky=True), jobs, cluster)[0] == [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    assert time_of(FifoPerf(greedy=True), jobs, cluster)[0] == [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
 
 
 def test_the_shortest_comes_first_then_the_next():
@@ -132,12 +135,12 @@ def test_no_allocation_ends_a_job_before_the_shortest_ends_here(seed):
     assert got == pytest.approx(1e3 / best, rel=1e-6)
 
 
-def test_sticky_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data, expected_results):
+def test_greedy_fifo_gives_the_completion_times_of_gavel_s_simulator(public_data, expected_results):
     """The published run: 36 of each type, jobs 50 to 150 measured."""
     folder = public_data / "gavel"
     expected = json.loads((expected_results / "gavel" / "a_single__fifo_perf.json").read_text())["average_jct_s"]
     turns = {"name": "gavel-rounds", "min_interval_s": 1920, "newcomers": "wait", "work_conserving": False, "types": "in-order"}
-    policy = {"name": "fifo-perf", "sticky": True}
+    policy = {"name": "fifo-perf", "greedy": True}
     scheduler = SchedulerConfig.from_data({"policy": policy, "mechanism": turns, "rounds": 360})
     table = read_table(folder / "simulation_throughputs.json")
     trace = TraceFile(folder / "continuous_single_seed0_lam900.trace").read(table)
@@ -164,5 +167,5 @@ def test_a_gang_that_finds_no_room_together_goes_where_it_does_better(policy):
         return policy(**options).allocate(view, None)[0].matrix(view.jobs.number, 2).tolist()
 
     assert types(placement_sensitive=True) == [[1, 0], [1, 0], [0, 1], [1, 0]]
-    one_by_one = {"sticky": True} if policy is FifoPerf else {}
+    one_by_one = {"greedy": True} if policy is FifoPerf else {}
     assert types(**one_by_one) == [[1, 0], [1, 0], [1, 0], [0, 1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import MemoChanged
@@ -156,3 +156,15 @@ class TestGandivaPacking(PolicyContract):
 class TestGandivaPackingThatUndoes(PolicyContract):
     make = staticmethod(lambda: Allocated(GandivaPacking(min_gain=1.5, seed=3), RoundMechanism()))
     residents = 2
+
+
+@pytest.mark.parametrize(("interval", "hours"), [({}, 20.15), ({"max_interval_s": 0.0}, 25.0)])
+def test_a_losing_pair_is_separated_although_no_job_comes_or_goes(interval, hours):
+    turns = Part("gavel-rounds", interval)
+    made = Harness(
+        SchedulerConfig(Part("gandiva-packing"), mechanism=turns, round_s=360.0), table=table(("fast",)), residents=2
+    )
+    made.cluster("fast:1").submit(*(Job(f"j{i}", 0.0, 4.0 * 36_000.0, "bad") for i in range(2))).run()
+    ends = [made.ended_s(f"j{i}") / 3600.0 for i in range(2)]
+    assert hours - 0.2 < max(ends) <= hours
+    check_events(made.journal.events, residents=2)

@@ -104,3 +104,11 @@ def test_knowing_types_makes_more_of_the_same_cluster():
 def test_a_weight_is_above_0():
     with pytest.raises(InputError, match=r"weights\.a"):
         StaticPartition({"a": -1.0})
+
+
+def test_parts_of_a_tree_are_products_of_weights_among_siblings_and_stay_with_absent_ones():
+    """a has 3/4 of 8 GPUs; of these a/x has 1/3, a/y (named, without jobs) 1/3 and the jobs of a itself 1/3."""
+    jobs = [Job(f"j{i}", steps=1e6, account=account) for i, account in enumerate(["a"] * 8 + ["a/x"] * 8 + ["b"] * 8)]
+    time = time_of(StaticPartition({"a": 3.0, "a/y": 1.0}), moment("8xv100:8", jobs))[:, 0].reshape(3, 8)
+    assert time.sum(axis=1) == pytest.approx([2.0, 2.0, 2.0])
+    assert time_of(StaticPartition({"b": 3.0, "c/d": 4.0}), moment("8xv100:8", jobs[16:]))[:, 0].sum() == pytest.approx(6.0)

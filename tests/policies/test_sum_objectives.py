@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fairlead.config import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job
+from fairlead.core.job import TIMED, Job
 from fairlead.core.reasons import Code
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo, prices
+from fairlead.testing import Harness
 from fairlead.testing.contracts import PolicyContract
 from policies.per_job import Moment, arrived, cp, moment, solved
 from scenes import state_of, table_of, view_of
@@ -198,3 +200,11 @@ def test_a_margin_is_kept_where_all_deadlines_can_be_and_is_refused_below_0():
     assert not MinCostSlo(margin_s=150.0).allocate(made, None)[0].reasons  # too much together: the deadlines alone count
     with pytest.raises(InputError, match="margin_s"):
         MinCostSlo(margin_s=-1.0)
+
+
+def test_deadlines_of_less_than_half_an_hour_are_met_in_short_rounds():
+    work = [(9, 838), (110, 1550), (673, 1274), (28, 659), (220, 1086), (93, 1144), (238, 741), (210, 1466)]
+    jobs = [Job(f"j{i}", 0.0, float(run_s), TIMED, deadline_s=float(by)) for i, (run_s, by) in enumerate(work)]
+    harness = Harness(SchedulerConfig(Part("min-cost-slo"), mechanism=Part("gavel-rounds"), round_s=120.0)).cluster("v100:2")
+    harness.submit(*jobs).run()
+    assert not [job.name for job in jobs if harness.ended_s(job.name) > job.deadline_s]

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead import Scheduler, simulate
 from fairlead.config import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
+from fairlead.core.rng import stream
 from fairlead.engine.apply import apply_event
 from fairlead.policies.ranking.tiresias import Gittins, Tiresias, gittins_index
 from fairlead.testing import Harness, job
@@ -52,6 +54,74 @@ def test_inside_a_queue_who_started_earlier_goes_first_then_who_was_submitted_ea
     assert order(policy, state, 60.0)[0] == [2]
     nobody_started = state_of(ONE, jobs)
     assert order(policy, nobody_started, 60.0)[0] == [0]
+
+
+def test_of_a_queue_a_running_job_goes_first_only_where_that_is_wanted():
+    jobs = [Job(f"j{i}", steps=1e6) for i in range(3)]
+    for first, expected in (("started", 0), ("running", 1), ("submitted", 0)):
+        state, policy = state_of(ONE, jobs, {0: [0]}, started_s=5.0), Tiresias(thresholds=(100.0,), first=first)
+        known = order(policy, state, 20.0)[2]
+        apply_event(state, ev.RoundPlanned(RoundPlan(50.0, suspended=np.array([0]))))
+        apply_event(state, ev.RoundPlanned(RoundPlan(50.0, launches=Launches(*map(np.array, ([1], [0], [0, 1], [0]))))))
+        chosen, _, after = order(policy, state, 60.0, known)
+        assert chosen == [expected]
+        assert order(policy, state, 70.0, after)[2] is after, "what did not change is not written again"
+
+
+Line = tuple[str, int, float, float]
+
+
+def two_dimensional_las(jobs: list[Line], gpus: int, thresholds: tuple[float, ...]) -> dict[str, float]:
+    """The seconds at which jobs (name, GPUs, submission, duration) end by the rules of Tiresias' simulator: a job enters a
+    queue at its end, queues are served in their order, and after each decision running jobs move ahead of waiting ones."""
+    coming, queues = sorted(jobs, key=lambda one: one[2]), [[] for _ in range(len(thresholds) + 1)]
+    wide, needs = {one[0]: one[1] for one in jobs}, {one[0]: one[3] for one in jobs}
+    ran, level, running, ended, now = dict[str, float](), dict[str, int](), set[str](), dict[str, float](), 0.0
+    while coming or ran:
+        demotions = [thresholds[level[n]] / wide[n] - ran[n] for n in running if level[n] < len(thresholds)]
+        passed = min([*demotions, *(needs[n] - ran[n] for n in running), *(one[2] - now for one in coming[:1])])
+        now += passed
+        for name in running:
+            ran[name] += passed
+        for name in [name for name in running if ran[name] > needs[name] - 1e-6]:
+            ended[name] = now
+            running.discard(name)
+            queues[level.pop(name)].remove(name)
+            del ran[name]
+        while coming and coming[0][2] < now + 1e-6:
+            name = coming.pop(0)[0]
+            ran[name], level[name] = 0.0, 0
+            queues[0].append(name)
+        for name in ran:
+            if name in running and level[name] < len(thresholds) and wide[name] * ran[name] > thresholds[level[name]] - 1e-6:
+                queues[level[name]].remove(name)
+                level[name] += 1
+                queues[level[name]].append(name)
+        free, running = gpus, set[str]()
+        for name in [name for queue in queues for name in queue]:
+            if wide[name] <= free:
+                free -= wide[name]
+                running.add(name)
+        for queue in queues:
+            queue.sort(key=lambda name: name not in running)
+    return ended
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_running_jobs_first_every_job_ends_as_by_the_rules_of_tiresias_simulator(seed):
+    chance = stream(seed, "2D-LAS")
+    sizes = (1, 2, 4, 8) if seed % 2 else (1,)
+    lines = [
+        (f"job-{n}", int(chance.choice(sizes)), sizes[-1] * (20 * n + chance.random()), chance.uniform(60, 1500))
+        for n in range(80)
+    ]
+    jobs = [Job(name, at, duration, workers=gpus) for name, gpus, at, duration in lines]
+    run = simulate(jobs, "8xv100:4", Scheduler("tiresias:thresholds=[600,2400]:first=running", round_s=0.0))
+    ended = two_dimensional_las(lines, 8, (600.0, 2400.0))
+    assert run.jobs["ended_s"].to_pylist() == pytest.approx([ended[job.name] for job in jobs], abs=2.0), (
+        "of two things in one second, either may come first"
+    )
+    assert run.summary["preemptions"] > 20
 
 
 def test_service_is_accelerator_time():

@@ -10,6 +10,7 @@ import pytest
 from fairlead.core.errors import FairleadError
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+flop_counter = pytest.importorskip("torch.utils.flop_counter")
 
 from fairlead.prediction.cuda_allocator import MB, CachingAllocator, memory_use  # noqa: E402
 from fairlead.prediction.cuda_paths import built_untouched  # noqa: E402
@@ -152,15 +153,16 @@ def test_compiled_modules_are_traced_as_eager_ones_and_said_to_be():
     assert (one.allocated_mb, one.kernels) == (other.allocated_mb, other.kernels)
 
 
-def test_a_model_that_looks_at_values_is_refused_in_words():
+def test_a_model_that_looks_at_values_is_refused_in_words(caplog: pytest.LogCaptureFixture):
     class Sorting(nn.Linear):
         def forward(self, values: Any) -> Any:
             return super().forward(values) if values.sum() > 0 else values
 
-    with pytest.raises(FairleadError, match=r"looks at values.*--trial"):
+    with pytest.raises(FairleadError, match=r"depends on values.*--trial"):
         predict(Training(Sorting(8, 8), torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64)))
     with pytest.raises(FairleadError, match="the training step failed with"):
         predict(Training(nn.Linear(8, 8), torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)))
+    assert not caplog.records, "PyTorch prints no traceback before the error"
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not():
@@ -202,7 +204,9 @@ def test_workers_share_memory_by_their_sharding():
     assert shards.allocated_mb < 0.5 * alone.allocated_mb
     assert shards.communication_mb == pytest.approx(3 * 7 / 8 * weights, rel=0.01)
     assert copies.steps_per_s <= alone.steps_per_s
-    assert "8: " in copies.notes[-1]
+    assert copies.speeds == pytest.approx(alone.speeds), "a job with one worker carries them too"
+    assert copies.speeds[8] == pytest.approx(8 * copies.steps_per_s)
+    assert sorted(predict(training, workers=3).speeds) == [1, 2, 3, 4, 8]
     with pytest.raises(FairleadError, match="ddp or fsdp"):
         predict(training, workers=2, sharding="none")
 
@@ -244,3 +248,31 @@ def test_nonzero_takes_the_most_that_it_can():
 
     found = predict(Training(Chosen(8, 4), torch.empty(16, 8), torch.zeros(16, dtype=torch.int64)))
     assert "all elements" in found.notes[0]
+
+
+def test_flops_of_attention_are_counted_where_pytorch_does_not(monkeypatch):
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = nn.Linear(64, 64)
+
+        def forward(self, values: Any) -> Any:
+            queries = self.made(values).unflatten(-1, (4, 16)).transpose(1, 2)
+            found = nn.functional.scaled_dot_product_attention(queries, queries, queries)
+            return found.transpose(1, 2).flatten(2).mean(1)
+
+    training = Training(Attention(), torch.empty(8, 32, 64), torch.zeros(8, dtype=torch.int64))
+
+    def flops() -> dict[str, float]:
+        return {one.operator: one.flops for one in trace_step(training).kernels if "attention" in one.operator}
+
+    known = flops()
+    assert len(known) == 2
+
+    def refuse(*_: Any, **__: Any) -> int:
+        raise AssertionError("shapes are incompatible")
+
+    for packet in list(flop_counter.flop_registry):
+        if "attention" in packet.__name__:
+            monkeypatch.setitem(flop_counter.flop_registry, packet, refuse)
+    assert flops() == known

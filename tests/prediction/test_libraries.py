@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,9 @@ if missing := [name for name in LIBRARIES if importlib.util.find_spec(name) is N
 from fairlead.prediction.cuda_allocator import memory_use  # noqa: E402
 from fairlead.prediction.cuda_paths import built_untouched  # noqa: E402
 from fairlead.prediction.fake_step import trace_step  # noqa: E402
+from fairlead.prediction.training_step import allow_torchvision  # noqa: E402
 from fairlead_papers import prediction  # noqa: E402
 from fairlead_papers.prediction import trainings  # noqa: E402
-from fairlead_papers.prediction.training_models import allow_torchvision  # noqa: E402
 
 MEASURED = Path(prediction.__file__).parents[1] / "data" / "h200_steps.jsonl"
 NAMES = (
@@ -46,3 +48,17 @@ def test_memory_is_as_measured(name: str, measured: dict[str, dict[str, float]])
     found = memory_use(trace_step(training))
     assert found.allocated_mb == pytest.approx(measured[name]["steady_allocated_mb"], rel=0.03)
     assert found.reserved_mb == pytest.approx(measured[name]["steady_reserved_mb"], rel=0.12)
+
+
+def test_a_file_that_imports_a_library_of_models_is_predicted(tmp_path: Path):
+    """timm imports torchvision. One built for CUDA fails next to a PyTorch without it, unless its operators are declared."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import timm, torch\n\n\n"
+        "def training():\n"
+        "    return timm.create_model('resnet18'), torch.randn(4, 3, 64, 64), torch.randint(0, 1000, (4,))\n"
+    )
+    words = [sys.executable, "-m", "fairlead.cli.main", "predict", "module", f"{file}:training", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kernels"] > 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.errors import InputError
-from fairlead.prediction.step_prediction import StepPrediction
+from fairlead.prediction.step_prediction import StepPrediction, job_prediction
 
 GOOD: dict[str, Any] = {
     "device": "NVIDIA H200",
@@ -58,6 +58,13 @@ def test_a_prediction_survives_json():
         ({"notes": "one"}, "notes"),
         ({"notes": [1]}, "notes"),
         ({"more": 1}, "prediction"),
+        ({"speeds": [1.0]}, "speeds"),
+        ({"speeds": {"0": 1.0}}, "speeds"),
+        ({"speeds": {"two": 1.0}}, "speeds"),
+        ({"speeds": {"9" * 5000: 1.0}}, "speeds"),
+        ({"speeds": {str(n): 1.0 for n in range(1, 40)}}, "speeds"),
+        ({"speeds": {"2": 0.0}}, "speeds.2"),
+        ({"speeds": {"2": float("inf")}}, "speeds.2"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(changed: dict[str, Any], field: str):
@@ -71,3 +78,16 @@ def test_the_memory_is_required():
         StepPrediction.from_data({"device": "NVIDIA H200", "allocated_mb": 1.0})
     with pytest.raises(InputError, match="named fields"):
         StepPrediction.from_data([1])
+
+
+def test_speeds_by_workers_travel_with_a_job_and_old_texts_stay_readable():
+    made = StepPrediction.from_data({**GOOD, "speeds": {"1": 5.0, "2": 9.0, "8": 30.0}})
+    assert made.speeds == {1: 5.0, 2: 9.0, 8: 30.0}
+    assert StepPrediction.from_data(json.loads(json.dumps(made.to_data()))) == made
+    carried = job_prediction(made.job_text("h200"))
+    assert carried.speeds == made.speeds
+    assert carried.speeds_at([1, 2, 4, 8]).tolist() == pytest.approx([5.0, 9.0, (9.0 * 30.0) ** 0.5, 30.0])
+    assert carried.speeds_at([0, 9, 16]).tolist() == [0.0, 0.0, 0.0], "nothing is known of more workers"
+    old = StepPrediction.from_data(GOOD)
+    assert "speeds" not in old.job_text("h200"), "the text, and so the job type, is as it was"
+    assert not old.speeds_at([1, 2]).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from fairlead.core.errors import FairleadError, InputError
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
 from fairlead.prediction import module_trial as trial  # noqa: E402
-from fairlead.prediction.training_step import Training  # noqa: E402
+from fairlead.prediction.predict_step import predict  # noqa: E402
+from fairlead.prediction.training_step import Training, training_in  # noqa: E402
 
 QUICK = trial.AloneTiming(1, 0.0, 0.01, 1, 1.0, 1)
 
@@ -91,6 +93,39 @@ def test_the_command_takes_a_function_of_a_file(tmp_path: Path):
     assert isinstance(run(f"{path}:whole", "--device", "abacus").exception, InputError)
     former = CliRunner().invoke(app, ["profile", "module", f"{path}:training"]).exception
     assert "fairlead predict module" in str(former)
+
+
+READS_VALUES = """
+import torch
+class Scaled(torch.nn.Linear):
+    def forward(self, values):
+        return super().forward(values) * (1.0 + values.abs().max().item())
+def training(batch_size=2):
+    return Scaled(8, 4), torch.ones(batch_size, 8), torch.zeros(batch_size, dtype=torch.long)
+"""
+
+
+def test_a_model_that_reads_values_is_tried_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "mine.py"
+    path.write_text(READS_VALUES)
+
+    def run(*options: str):
+        return CliRunner().invoke(app, ["predict", "module", f"{path}:training", *options])
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused = run().exception
+    assert isinstance(refused, FairleadError)
+    assert "depends on values" in str(refused)
+    assert "Run 'fairlead predict module --trial' on a machine with a GPU" in str(refused)
+    on_cpu = functools.partial(trial.try_training, device="cpu", plan=QUICK)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(trial, "try_training", on_cpu)
+    tried = run("--json", "--batch", "4")
+    assert json.loads(tried.stdout)["source"] == "trial"
+    assert "it trains for a few seconds on this machine's GPU instead" in tried.stderr
+    assert isinstance(run("--workers", "2").exception, FairleadError), "a trial has one worker"
+    with pytest.raises(FairleadError, match="depends on values"):
+        predict(training_in(f"{path}:training"))
 
 
 @pytest.mark.parametrize(

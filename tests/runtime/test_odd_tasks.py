@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
 from fairlead.runtime.protocol.command_line import command_words, program_name
@@ -45,6 +47,45 @@ def test_the_program_of_a_line_is_found_as_a_shell_would_split_it(line):
 def test_no_line_is_split_with_quadratic_time(monkeypatch):
     monkeypatch.setattr(shlex, "split", None)  # appends to a word character by character
     assert parse_task({"run": "x;" + "a" * 32_000}, "task").job("a", "ann").kind.startswith("x;aaa")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "bb", "ccc"]), st.lists(st.text("aé'\x01$ {}\"", max_size=9), min_size=1, max_size=3)
+    ),
+    st.sampled_from(["echo {a} {bb} '{a}'", "x {ccc}{ccc} && y", "train"]),
+)
+def test_no_member_of_a_grid_is_larger_than_what_is_checked(grid, run):
+    if "'{a}'" in run and any(shlex.quote(value) != value for value in grid.get("a", ())):
+        with pytest.raises(InputError, match=r"\{a\} outside quotation marks"):
+            parse_task({"run": run, "grid": grid, "name": "t"}, "task")
+        return
+    task = parse_task({"run": run, "grid": grid, "name": "t"}, "task")
+    for member in task.members("0"):
+        size = len(task.job("t", "ann", member=member).command.encode())
+        assert size <= len(task._command().encode()) + task._growth() + 1000, "1,000 bytes for its place"
+
+
+@pytest.mark.parametrize(
+    ("run", "values"),
+    [
+        ("echo '{a}'", ["x", "it's"]),
+        ('echo "{a}"', ["x y"]),
+        ("echo \\{a}", ["x y"]),
+        ("echo b; # it is {a}", ["x\ny'"]),
+        ("echo {a} {a}", ["x" * 20_000]),
+        (["echo", "{a}{a}"], ["x" * 20_000]),
+    ],
+)
+def test_a_grid_whose_values_cannot_be_filled_in_is_an_input_error(run, values):
+    with pytest.raises(InputError, match=r"\{a\} outside quotation marks|at most 32768 characters"):
+        parse_task({"run": run, "grid": {"a": values}}, "task")
+
+
+@pytest.mark.parametrize("run", ["echo {a}", "echo 'b' {a} \"c\"; d", "cat <<E\n'{a}'\nE", "# b\necho {a}", ["echo", "'{a}'"]])
+def test_values_of_a_grid_may_have_quotation_marks_and_spaces(run):
+    task = parse_task({"run": run, "grid": {"a": ["it's", 'x "y']}}, "task")
+    assert all(task.job("t", "ann", member=member) for member in task.members("0"))
 
 
 @pytest.mark.parametrize(

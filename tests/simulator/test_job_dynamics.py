@@ -19,6 +19,7 @@ from fairlead.engine.state import State
 from fairlead.engine.state_codec import load, save
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
+from fairlead.simulator.dynamics_tracker import DynamicsTracker
 from fairlead.simulator.faults import Outage, outage_events
 from fairlead.testing.builders import cluster, random_jobs, random_table
 from fairlead.testing.invariants import check_events
@@ -41,6 +42,15 @@ class Stairs(JobDynamics):
 
     def work(self, declared: float) -> float:
         return self.more * declared
+
+
+@dataclass(frozen=True)
+class Apprentice(JobDynamics):
+    """As fast as the speeds at which it made progress are many."""
+
+    def speed(self, conditions: RunConditions) -> Speed:
+        lessons = conditions.learned if isinstance(conditions.learned, int) else 0
+        return Speed(1.0 + lessons, conditions.steps + 100.0 if lessons < 2 else math.inf, learned=lessons + 1)
 
 
 def opened(jobs: list[Job], dynamics: dict[str, JobDynamics], policy: str, *, skip: bool = True, **options: object) -> Loop:
@@ -155,3 +165,22 @@ def test_dynamics_that_never_advance_are_an_error():
 
     with pytest.raises(FairleadError, match="dynamics of job 'stuck' must give a speed that lasts beyond step 0"):
         opened([Job("stuck")], {"stuck": Stuck()}, "fifo").run()
+
+
+def test_what_a_job_learns_outlives_its_runs_and_needs_progress():
+    tracker, job = DynamicsTracker({"a": Apprentice()}), Job("a", steps=1000.0)
+    tracker.add({0: job}, np.array([1000.0]))
+
+    def rate(steps: float) -> float:
+        return tracker.rate(0, job, RunConditions(steps, "v100", 1, (1,)))
+
+    assert [rate(0.0), rate(0.0)] == [1.0, 1.0], "stopped before its first step, it has learned nothing"
+    assert rate(40.0) == 2.0
+    tracker.stop(np.array([0]))
+    assert [rate(40.0), rate(140.0)] == [2.0, 3.0]
+
+
+def test_a_job_that_learns_runs_as_fast_as_it_has_learned():
+    loop = opened([Job("a", steps=1000.0, kind="")], {"a": Apprentice()}, "fifo")
+    loop.run()
+    assert loop.state.all_jobs().ended_s[0] == pytest.approx(100 / 1 + 100 / 2 + 800 / 3)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
-from fairlead.core.job import Job
+from fairlead.core.job import Job, is_account
 from fairlead.workloads.dynamics import LossCurve
 from fairlead.workloads.formats import read_trace_file, write_trace
 from fairlead.workloads.formats.native_trace import COLUMNS, MODES
@@ -45,7 +45,7 @@ JOB = st.builds(
     weight=st.floats(min_value=1e-3, max_value=1e3),
     priority=WHOLE,
     user=TEXT,
-    account=TEXT,
+    account=TEXT.filter(is_account),
     deadline_s=ABOVE_0 | st.just(math.inf),
     allowed_types=st.lists(TYPE, max_size=3).map(tuple),
     memory_gb=FROM_0,

@@ -8,7 +8,7 @@ import pytest
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import Job
 from fairlead.policies.ranking.base import in_order
-from fairlead.policies.shockwave.planning.planner import choose_types
+from fairlead.policies.shockwave.planning.planner import _Offer, _price, choose_types
 from fairlead.policies.shockwave.policy import Shockwave
 from scenes import state_of, table_of, view_of
 
@@ -41,6 +41,26 @@ def test_no_other_choice_of_types_is_much_better_by_brute_force(seed: int) -> No
     best = max(sum(gain[bits >> j & 1, j] for j in range(6)) for bits in half)
     assert 2 <= (found == 0).sum() <= 4
     assert gain[found, np.arange(6)].sum() >= best - 0.05
+
+
+@pytest.mark.parametrize("near", [0.0, 1e-3, 0.04, 0.7, 30.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_price_of_a_type_is_that_of_a_plain_bisection_wherever_the_search_begins(seed: int, near: float) -> None:
+    rng = np.random.default_rng(seed)
+    worth, workers = rng.uniform(0, 3, (40, 1)) * np.log(0.1 + np.arange(11)), rng.integers(1, 9, 40)
+    others, bonus, room = rng.uniform(0, 1, 40), rng.uniform(0, 0.1, 40), int(rng.integers(50, 900))
+
+    def fits(price: float) -> bool:
+        surplus = worth - price * workers[:, None] * np.arange(11)
+        return int((surplus.argmax(axis=1) * workers)[surplus.max(axis=1) + bonus > others].sum()) <= room
+
+    low, high = 0.0, 0.0 if fits(0.0) else 1.0
+    while not fits(high):
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    assert _price(_Offer.of(worth, workers), others, bonus, room, near) == high
 
 
 def test_a_plan_has_each_job_on_its_type_and_the_round_follows_it() -> None:

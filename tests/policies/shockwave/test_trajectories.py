@@ -12,7 +12,12 @@ from fairlead.core.job import BATCH_SIZE, Job
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.apply import apply_event
 from fairlead.engine.state import State
-from fairlead.policies.shockwave.planning.regime_forecast import Trajectories, forecast_trajectories, restatement
+from fairlead.policies.shockwave.planning.regime_forecast import (
+    Trajectories,
+    changing_jobs,
+    forecast_trajectories,
+    restatement,
+)
 from fairlead.policies.shockwave.policy import Shockwave
 from fairlead.testing import Harness, job
 from scenes import state_of, table_of, view_of
@@ -31,7 +36,8 @@ def announce(state: State, second: float, number: int, size: int) -> None:
 
 def foreseen(view: Snapshot) -> Trajectories:
     step_s = 1.0 / view.rates.of_jobs[:, 0]
-    return forecast_trajectories(view, restatement, step_s, np.zeros(len(view.jobs), dtype=np.int64), min_left_s=120.0)
+    types = np.zeros(len(view.jobs), dtype=np.int64)
+    return forecast_trajectories(view, restatement, step_s, types, changing_jobs(view), min_left_s=120.0)
 
 
 def test_what_a_mode_may_bring_is_foreseen_at_the_speed_that_the_table_has_there() -> None:

@@ -183,6 +183,7 @@ def test_an_agent_joins_gets_orders_and_is_heard():
         ),
         (Hello("a node", "v100", 2, 1), "secret", "a node cannot have the name 'a node'"),
         (Hello("new", "4", 2, 1), "secret", "a GPU type cannot have the name '4'"),
+        (Hello("new", "v100", 2, 1, rack="a rack"), "secret", "a rack cannot have the name 'a rack'"),
         (hello(accelerators=4), "secret", "'fairlead nodes remove v100-0', and remove the file 'credential'"),
         (hello(version=1), "secret", "the agent's messages have version 1, the control plane's 5"),
         (hello(incarnation=2**53 + 1), "secret", "incarnation"),

@@ -8,8 +8,8 @@ from serving import served
 
 from fairlead.core.errors import InputError
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
-from fairlead.runtime.protocol.task_array import array_of, parse_indices
 from fairlead.runtime.protocol.task_file import TaskSpec, parse_task, task_of
+from fairlead.runtime.protocol.task_parts import array_of, parse_indices
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,11 @@ def test_variables_may_be_numbers_and_truth_values():
         {"grid": {"rank": [1]}},
         {"grid": {"lr": [1], "LR": [2]}},
         {"grid": {"no name": [1]}},
+        {"grid": {"path": ["/x"]}},
+        {"grid": {"job_index": [7]}},
+        {"grid": {"lr": [1]}, "container": {"image": "one", "env": {"LR": 9}}},
+        {"grid": {f"p{n}": ["é" * 10_000] for n in range(64)}},
+        {"env": {f"P{n}": "é" * 10_000 for n in range(64)}},
         {"grid": {"a": list(range(200)), "b": list(range(200))}},
         {"name": "x" * 127, "array": 100},
         {"run": ["echo", *(8 * ["{a}" * 100])], "grid": {"a": ["x" * 30_000]}},

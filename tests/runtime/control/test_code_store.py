@@ -83,7 +83,9 @@ def folder_with(place: Path, **files: str) -> Path:
 
 
 def test_the_same_files_give_the_same_archive(tmp_path):
-    one = folder_with(tmp_path / "one", **{"a/b.py": "1", "c.py": "2", "__pycache__/c.pyc": "x", ".git/HEAD": "y"})
+    one = folder_with(
+        tmp_path / "one", **{"a/b.py": "1", "c.py": "2", "__pycache__/c.pyc": "x", ".git/HEAD": "y", "bob.token": "z"}
+    )
     other = folder_with(tmp_path / "other", **{"c.py": "2", "a/b.py": "1"})
     assert pack_code(one) == pack_code(other)
     assert sorted(zipfile.ZipFile(io.BytesIO(pack_code(one))).namelist()) == ["a/b.py", "c.py"]

@@ -40,10 +40,10 @@ def events(control: Served, kind: type) -> list[Any]:
 
 def test_a_node_is_added_waits_for_its_agent_and_is_removed(control: Served, admin: ControlPlaneClient) -> None:
     plane = ClusterConnection(admin)
-    added = plane.add_node("n2", "H200", 4, cpus=64, gpu_memory_gb=141)
-    assert {"name": "n2", "type": "h200", "accelerators": 4, "up": False, "drain": None}.items() <= added.items()
+    added = plane.add_node("n2", "H200", 4, cpus=64, gpu_memory_gb=141, rack="r7")
+    assert {"name": "n2", "rack": "r7", "type": "h200", "accelerators": 4, "up": False, "drain": None}.items() <= added.items()
     spec = control.plane.cluster.nodes[1]
-    assert (spec.cpus, spec.memory_gb) == (64, float("inf"))
+    assert (spec.cpus, spec.memory_gb, spec.rack) == (64, float("inf"), "r7")
     assert control.plane.cluster.types[1].memory_gb == 141
     with pytest.raises(RefusedRequest, match="already has a node 'n2'") as refused:
         plane.add_node("n2", "h200", 4)

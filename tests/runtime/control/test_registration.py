@@ -58,7 +58,7 @@ def hello(identity: str = "a" * 32, **about: Any) -> ms.Hello:
 
 def test_a_session_begins_when_the_node_is_in_the_journal(hub: AgentHub, backend: Backend) -> None:
     received: list[ms.FromControl | None] = []
-    session = hub.welcome(hello(cpus=192, memory_gb=2000, gpu_memory_gb=139.8), received.append)
+    session = hub.welcome(hello(cpus=192, memory_gb=2000, gpu_memory_gb=139.8, rack="r7"), received.append)
     assert session is not None
     assert received == []
     assert hub.receive(session, ms.Heartbeat()), "an early message is no reason to end the stream"
@@ -69,7 +69,7 @@ def test_a_session_begins_when_the_node_is_in_the_journal(hub: AgentHub, backend
     [added] = backend.events
     assert isinstance(added, NodeAdded)
     assert (added.spec.name, added.spec.type, added.spec.accelerators) == ("n1", "h200", 8)
-    assert (added.spec.cpus, added.spec.memory_gb) == (192, 2000)
+    assert (added.spec.cpus, added.spec.memory_gb, added.spec.rack) == (192, 2000, "r7")
     assert added.type is not None
     assert added.type.memory_gb == 139.8
     assert hub.receive(session, ms.Heartbeat())

@@ -328,7 +328,7 @@ def test_requests_behind_others_of_their_user_do_not_wait_for_the_state_again(mo
         answers = await asyncio.gather(*(who("ann").get("/v1/jobs") for _ in range(3)))
         over.set()
         assert [answer.status_code for answer in answers] == [503] * 3
-        assert waits[0] > 1.0 > waits[1] >= waits[2], "all of them began to wait at the same time"
+        assert waits[1] < 1.0, "together hardly longer than the two seconds of one"
 
     with_plane(scene)
 

@@ -14,12 +14,13 @@ from without_agents import PATIENCE_S, Scene
 from fairlead.config.schedulers import compose
 from fairlead.core import events as ev
 from fairlead.core.allocation import Allocation
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import SolverError
 from fairlead.core.events import Memo
 from fairlead.core.job import Job, Phase
 from fairlead.core.plan import Placed, Rates, RoundPlan, Selection
 from fairlead.core.snapshot import Snapshot
+from fairlead.core.stages import Allocated, known_changes_s
 from fairlead.engine.apply import apply_event
 from fairlead.engine.decide import _learns
 from fairlead.engine.state import State
@@ -270,6 +271,15 @@ def test_an_estimator_that_learns_still_does_with_a_timeout() -> None:
     assert _learns(type(with_timeout(stages, DecisionHealth(), Host()).estimator))
     other = replace(stages, estimator=Oracle(random_table(0, ("v100",))))
     assert not _learns(type(with_timeout(other, DecisionHealth(), Host()).estimator))
+
+
+def test_a_cost_policy_still_follows_changing_prices_with_a_timeout() -> None:
+    known = AcceleratorType("v100", price_per_hour=2.0, price_changes=((60.0, 1.0),))
+    view = State(Cluster((Node("n", "v100", 1),), (known,))).snapshot(0.0)
+    for policy, changes in (("min-cost-slo", [60.0]), ("max-min-fairness", [])):
+        stages = with_timeout(compose({"policy": policy, "rounds": 1.0}), DecisionHealth(), Host())
+        assert isinstance(stages.policy, Allocated)
+        assert list(known_changes_s(stages.policy.allocator, view)) == changes
 
 
 def test_another_scheduler_is_rid_of_a_placement_that_never_answers(tmp_path):

@@ -8,6 +8,7 @@ from test_api import SCHEDULER, with_plane
 from fairlead.config.schedulers import SchedulerConfig
 from fairlead.config.user_limits import UserLimits
 from fairlead.core.errors import InputError
+from fairlead.core.job import Job
 
 LIMITS = {
     "default": {"weight": 2, "max_slowdown": 1.5},
@@ -84,3 +85,12 @@ def test_limits_are_part_of_a_scheduler_file(tmp_path):
     for wrong in ({"everyone": {}}, {"default": {"wait": 1}}, {"users": {"ann": {"weight": "high"}}}, {"users": 3}):
         with pytest.raises(InputError):
             UserLimits.from_data(wrong)
+
+
+def test_a_limit_of_an_account_holds_for_those_below_it_unless_they_have_their_own() -> None:
+    limits = UserLimits.from_data({"accounts": {"lab": {"priority": 5, "weight": 2}, "lab/x": {"priority": 9}}})
+    assert limits.refusal(Job("j", account="lab/x/ann", priority=9, weight=2.0)) == ""
+    assert "account 'lab/x' have a priority of at most 9" in limits.refusal(Job("j", account="lab/x/ann", priority=10))
+    assert "account 'lab' have a weight of at most 2" in limits.refusal(Job("j", account="lab/x/ann", weight=3.0))
+    assert "account 'lab' have a priority of at most 5" in limits.refusal(Job("j", account="lab/y", priority=6))
+    assert "priority of at most 0" in limits.refusal(Job("j", account="laboratory", priority=1))

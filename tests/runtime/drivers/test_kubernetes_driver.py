@@ -31,6 +31,7 @@ from fairlead.runtime.drivers.kubernetes_api import ApiAccess, KubernetesApi
 from fairlead.runtime.drivers.kubernetes_driver import KubernetesDriver
 from fairlead.runtime.drivers.kubernetes_objects import quantity
 from fairlead.runtime.host import Host
+from fairlead.runtime.protocol.orders import Container, Mount
 
 JOURNAL = "journal-1"
 
@@ -228,6 +229,24 @@ class TestPods:
         assert spec["imagePullSecrets"] == [{"name": "registry"}]
         assert spec["tolerations"][-1] == {"key": "spot", "operator": "Exists"}
         assert container["env"][0] == {"name": "A", "value": "$(b)"}
+
+    def test_a_jobs_container_is_the_pods_image_unless_kubernetes_has_its_own(self, worlds: Callable[..., World]):
+        world = worlds()
+        [key] = world.start(container=Container("docker://mine:2", "podman"))
+        [other] = world.start(2, container=Container("mine:2"), options={"image": "for-pods:1"})
+        images = [world.fake.objects[PODS][one.label]["spec"]["containers"][0]["image"] for one in (key, other)]
+        assert images == ["mine:2", "for-pods:1"]
+
+    @pytest.mark.parametrize(
+        ("container", "why"),
+        [
+            (Container("mine", mounts=(Mount("/etc", "/x"),)), "container.mounts: not supported for Pods"),
+            (Container("/images/mine.sif"), "only Apptainer runs /images/mine.sif; a Pod needs an image from a registry"),
+        ],
+    )
+    def test_what_no_pod_can_have_is_refused(self, worlds: Callable[..., World], container: Container, why: str):
+        with pytest.raises(EngineRefused, match=why):
+            worlds().start(container=container)
 
     @pytest.mark.parametrize(
         ("given", "why"),
