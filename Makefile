@@ -7,7 +7,7 @@ OUT := out
 # Where one is told to write none, every process of the tests and of the demo would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus torch ray golden soak bench pictures docs clean
+.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus torch ray golden soak bench bench-peers pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
@@ -19,6 +19,7 @@ help:
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
 	@echo "make soak    the runtime under faults, 10,000 seeds of its simulation (100 minutes of CPU time)"
 	@echo "make bench   the benchmarks (minutes)"
+	@echo "make bench-peers  allocations beside cvxpy and SciPy (minutes)"
 	@echo "make pictures the pictures of docs/reference/policies.md, docs/papers/profiles.md and docs/papers/prediction.md"
 	@echo "make clean   remove what the above made"
 
@@ -127,6 +128,7 @@ golden: setup
 	$(BIN)/python tests/golden/golden_cases.py --perturb rates
 	$(BIN)/python tests/golden/golden_cases.py --perturb solver
 	$(BIN)/python tests/golden/golden_cases.py --perturb libm
+	$(BIN)/python tests/golden/golden_cases.py --perturb path
 
 # The runtime under faults, on a virtual clock; `make test` runs 200 seeds.
 soak: setup
@@ -137,6 +139,13 @@ bench: setup
 	$(BIN)/python benchmarks/journals.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/fidelity.py
+
+# Fairlead beside cvxpy and SciPy; what cannot be installed is reported as such.
+bench-peers: setup
+	@$(BIN)/python -c "import clarabel, cvxpy, scipy" 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check clarabel cvxpy scipy \
+		|| echo "cvxpy, Clarabel or SciPy cannot be installed: the table says which is missing"
+	$(BIN)/python benchmarks/peers.py
 
 pictures: setup
 	$(BIN)/python docs/make_policy_pictures.py

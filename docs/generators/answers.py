@@ -55,6 +55,7 @@ JOB_SOMETIMES: Mapping[str, str] = {
 ONE_JOB: Mapping[str, str] = {
     "command": "command and arguments",
     "directory": "directory on the nodes",
+    "image": "image of its container",
     "shell": "whether the command is a line for a shell",
     "code": "digest of the code that was sent, or empty",
     "environment": "names of the variables",
@@ -91,6 +92,7 @@ NODE: Mapping[str, str] = {
     "name": "name of the node",
     "type": "GPU type",
     "accelerators": "number of GPUs",
+    "rack": "rack of the node; empty: none is known",
     "up": "whether the node can run jobs",
     "drained": "whether it is drained",
     "drain": "`reason`, `by` (user), `from` and `until` (Unix time) of a drain, or of an announced one; null: none given",
@@ -104,6 +106,8 @@ NODE: Mapping[str, str] = {
     "free": "GPUs that are up and have no job",
     "shared": "GPUs with more than one job",
     "limits": "what its agent limits for each job by cgroups; null: not reported",
+    "host": "utilization of its CPUs (`cpu`, 0 to 1, and `load`), memory and disk (`memory_gb`, `memory_total_gb`, `disk_gb`, "
+    "`disk_total_gb`), usage of jobs with cgroups (`jobs`), and `warnings`; a value that is not measured is null",
 }
 
 USAGE: Mapping[str, str] = {
@@ -163,6 +167,8 @@ LIVE_NODE: Mapping[str, str] = {
     "drain": "reason of the drain, or empty",
     "utilization": "utilization of each GPU in percent, if its agent measures it",
     "memory_gb": "used memory of each GPU, if its agent measures it",
+    "rack": "rack of the node, or empty",
+    "host": "utilization of its CPUs, memory and disk in percent; null: not measured",
 }
 """Columns of a node in `GET /v1/live`."""
 

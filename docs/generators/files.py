@@ -14,7 +14,8 @@ from fairlead.config.clusters import NODE_KEYS, TYPE_KEYS
 from fairlead.config.registry import GROUPS, Registry, presets
 from fairlead.config.schedulers import KEYS, SchedulerConfig
 from fairlead.core.job import Job
-from fairlead.runtime.protocol.task_file import LeaseSpec, TaskSpec
+from fairlead.runtime.protocol.task_file import TaskSpec
+from fairlead.runtime.protocol.task_parts import ContainerSpec, LeaseSpec
 from fairlead.workloads.formats import BUILT_IN
 from generators.markdown import code, meanings, prose, sentence, table, type_text, value_text
 
@@ -22,9 +23,11 @@ HEAD = ["key", "type", "default", "meaning"]
 
 
 def task_file() -> str:
-    """The fields of a task file, and those of its lease."""
-    lease = table(HEAD, _model_rows(LeaseSpec))
-    return f"{table(HEAD, _model_rows(TaskSpec))}\n## Keys of `lease`\n\n{prose(_doc(LeaseSpec))}\n\n{lease}"
+    """The fields of a task file, and those of its parts."""
+    text = table(HEAD, _model_rows(TaskSpec))
+    for name, part in (("container", ContainerSpec), ("lease", LeaseSpec)):
+        text += f"\n## Keys of `{name}`\n\n{prose(_doc(part))}\n\n{table(HEAD, _model_rows(part))}"
+    return text
 
 
 def _model_rows(model: Any) -> list[list[str]]:

@@ -13,9 +13,9 @@ from fairlead.console.web_console import Console
 from fairlead.core import events as ev
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE
 from fairlead.engine.fairness_ledger import FairnessLedger, LedgerRow
-from fairlead.runtime.control.api_errors import DESCRIPTIONS
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.prometheus import ControlPlaneMetrics
+from fairlead.runtime.control.request_guard import DESCRIPTIONS
 from fairlead.testing import Harness, job
 from generators.answers import ANSWERS, JOB, JOB_SOMETIMES
 from generators.markdown import code, meanings, prose, sentence, table
