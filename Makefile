@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
 
-# Where one is told to write none, every process of the tests and of the demo would compile all of it again.
+# Without bytecode files, every process of the tests and of the demo would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus torch ray golden soak bench bench-peers pictures docs clean
@@ -19,7 +19,7 @@ help:
 	@echo "make golden  the digests of event logs, in full and as other machines would round"
 	@echo "make soak    the runtime under faults, 10,000 seeds of its simulation (100 minutes of CPU time)"
 	@echo "make bench   the benchmarks (minutes)"
-	@echo "make bench-peers  allocations beside cvxpy and SciPy (minutes)"
+	@echo "make bench-peers  allocations in cvxpy, SciPy and Fairlead (minutes)"
 	@echo "make pictures the pictures of docs/reference/policies.md, docs/papers/profiles.md and docs/papers/prediction.md"
 	@echo "make clean   remove what the above made"
 
@@ -102,7 +102,7 @@ prometheus:
 	fi
 
 # Predictions run PyTorch on the CPU. It is installed if the package index has a build without CUDA, which is 200 MB; with CUDA, it
-# would be gigabytes. The libraries of models are small beside it.
+# would be gigabytes. The libraries of models are small.
 TORCH := torch==2.13.0
 MODELS := timm==1.0.31 transformers==5.23.0 diffusers==0.42.1 peft==0.21.2
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -140,7 +140,7 @@ bench: setup
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/fidelity.py
 
-# Fairlead beside cvxpy and SciPy; what cannot be installed is reported as such.
+# Compares Fairlead with cvxpy and SciPy. What cannot be installed is reported as such.
 bench-peers: setup
 	@$(BIN)/python -c "import clarabel, cvxpy, scipy" 2>/dev/null \
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check clarabel cvxpy scipy \
