@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.cmd_when import _data, _guesses, _table
 from fairlead.cli.main import app
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.job import Job
 from fairlead.core.plan import Launches, RoundPlan
@@ -87,6 +88,26 @@ def test_arrivals_follow_the_hour_of_day():
     assert [job.submitted_s for job in drawn] == sorted(job.submitted_s for job in drawn)
     soon = found.draw(7 * day, past[::-1], within_s=day)
     assert soon == drawn[: len(soon)], "what comes first does not depend on how far is drawn"
+
+
+@pytest.mark.parametrize("hours", [2, 72])
+def test_an_array_is_one_submission(hours):
+    def arrived(name: str, hour: float) -> list[Job]:
+        command = f'{{"run":["a"],"array":{{"id":"{name}"}}}}'
+        return [Job(f"{name}-{n}", submitted_s=3600.0 * hour, steps=1.0, command=command) for n in range(50)]
+
+    past = [*arrived("sweep", hours - 1), Job("b", submitted_s=3600.0 * hours - 1800, steps=2.0)]
+    now = 3600.0 * hours
+    drawn = [ArrivalForecast("recent", now, seed).draw(now, past[::-1]) for seed in range(40)]
+    at = [Counter(job.submitted_s for job in jobs if job.steps == 1.0) for jobs in drawn]
+    assert all(count % 50 == 0 for counts in at for count in counts.values()), "whole arrays, each at once"
+    assert 0 < sum(map(bool, at)) < 40
+
+
+def test_the_first_submission_of_a_young_cluster_is_not_expected_again():
+    only = [Job("a", submitted_s=100.0)]
+    assert ArrivalForecast("recent", 7 * 86400.0).draw(200.0, only) == ()
+    assert any(ArrivalForecast("recent", 150.0, seed).draw(200.0, only) for seed in range(9)), "the past is longer"
 
 
 def test_nodes_fail_as_often_and_as_long_as_they_did():

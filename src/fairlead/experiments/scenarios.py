@@ -237,8 +237,10 @@ def groups_of(job: Job) -> Iterator[tuple[str, ...]]:
 class ArrivalForecast:
     """The jobs that a forward simulation assumes to arrive: `none` (Blox §5.2), or as in the `recent` past.
 
-    `recent`: for `window_s`, or the length of the past if that is shorter, jobs arrive as often as before. Each is a copy of a
-    job of that time, drawn by `seed`. Where the past has a whole day, each hour is copied from the same hour of a day in it."""
+    `recent`: for `window_s`, or the length of the past if that is shorter, there are as many submissions as before: jobs, or
+    whole arrays. Each is a copy of one of that time, drawn by `seed`. Where the past has a whole day, each hour is copied from
+    the same hour of a day in it. Where it is shorter than the window, its first submission does not count: it says only when
+    the cluster began to be used."""
 
     arrivals: Literal["none", "recent"] = "none"
     window_s: float = 6 * 3600.0
@@ -257,27 +259,40 @@ class ArrivalForecast:
         if not known:
             return ()
         draw, span_s = stream(self.seed, "forecast", round(now * 1000)), min(self.window_s, now)
+        submissions = _submissions(known)
         if span_s >= DAY_S:
-            drawn = self._by_hour(draw, now, known, int(span_s // DAY_S))
+            drawn = self._by_hour(draw, now, submissions, int(span_s // DAY_S))
         else:
-            count = int(draw.poisson(len(known)))
+            count = int(draw.poisson(len(submissions) - (span_s == now)))
             times = sorted((now + span_s * draw.random(count)).tolist())
-            drawn = zip(times, (known[one] for one in draw.integers(len(known), size=count).tolist()))
+            places = draw.integers(len(submissions), size=count).tolist()
+            drawn = ((second, job) for second, place in zip(times, places) for job in submissions[place])
         return tuple(
             replace(job, name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")
             for place, (second, job) in enumerate(islice(takewhile(lambda one: one[0] <= now + within_s, drawn), MAX_ARRIVALS))
         )
 
     @staticmethod
-    def _by_hour(draw: np.random.Generator, now: float, known: Sequence[Job], days: int) -> Iterator[tuple[float, Job]]:
-        """Each future hour is the same hour of one of the past days. A job of it comes once in the mean (Poisson)."""
-        submitted = np.array([job.submitted_s for job in known])
+    def _by_hour(
+        draw: np.random.Generator, now: float, submissions: Sequence[Sequence[Job]], days: int
+    ) -> Iterator[tuple[float, Job]]:
+        """Each future hour is the same hour of one of the past days. A submission of it comes once in the mean (Poisson)."""
+        submitted = np.array([jobs[0].submitted_s for jobs in submissions])
         for hour in range(24 * days):
             back_s = DAY_S * (hour // 24 + 1 + int(draw.integers(days)))
             begin = now + HOUR_S * hour - back_s
             first, last = np.searchsorted(submitted, (begin, begin + HOUR_S)).tolist()
-            for job, copies in zip(known[first:last], draw.poisson(1.0, last - first).tolist()):
-                yield from [(job.submitted_s + back_s, job)] * copies
+            for jobs, copies in zip(submissions[first:last], draw.poisson(1.0, last - first).tolist()):
+                yield from [(jobs[0].submitted_s + back_s, job) for job in jobs] * copies
+
+
+def _submissions(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Jobs in the order of submission, those of an array together."""
+    found: dict[object, list[Job]] = {}
+    for place, job in enumerate(jobs):
+        array = array_of(job)
+        found.setdefault(array["id"] if array else place, []).append(job)
+    return [*found.values()]
 
 
 @dataclass(frozen=True)
