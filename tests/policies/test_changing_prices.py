@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.config.clusters import read_cluster
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.allocation import AllocationPending
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
@@ -142,11 +143,13 @@ def test_a_cluster_file_has_a_series_of_prices_or_a_csv_file_of_it(tmp_path: Pat
         ("cheap", r"a price of at least 0, a list of \[second, price\], or a \.csv file"),
         ("none.csv", "none.csv: expected a readable CSV file"),
         ("bad.csv", r"bad\.csv:3: field 'price_per_hour' is 'free': expected a number of at least 0"),
+        ("odd.csv", r"odd\.csv:2: field 'price_per_hour' is '1_0': expected a number of at least 0"),
         ("other.csv", "expected the columns second and price_per_hour"),
     ],
 )
 def test_wrong_prices_are_refused_with_their_place(tmp_path: Path, series: str, said: str):
     (tmp_path / "bad.csv").write_text("second,price_per_hour\n0,3\n5,free\n")
+    (tmp_path / "odd.csv").write_text("second,price_per_hour\n0,1_0\n")
     (tmp_path / "other.csv").write_text("time,price\n0,3\n")
     file = tmp_path / "cluster.yaml"
     file.write_text(f"types: {{v100: {{price_per_hour: {series}}}}}\nnodes: [{{type: v100, accelerators: 1}}]\n")

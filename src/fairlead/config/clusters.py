@@ -171,7 +171,7 @@ def _amount(path: Path, line: int, field: str, text: str | None) -> float:
         number = float(text or "")
     except ValueError:
         number = math.nan
-    if not 0 <= number < math.inf:
+    if not 0 <= number < math.inf or "_" in (text or ""):  # Python reads 1_0 as 10
         raise InputError(path, "a number of at least 0", line=line, field=field, value=text)
     return number
 
