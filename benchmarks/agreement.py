@@ -26,8 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.metrics import MetricOptions, summarize

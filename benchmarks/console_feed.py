@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.console.web_console import Console
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.engine.loop import Decision, Loop
 from fairlead.engine.state import State

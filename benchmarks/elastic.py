@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import fairlead.policies.elastic.pollux as pollux
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.plan import Selection

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.events import ForecastsRecorded, JournalOpened
 from fairlead.core.job import Job, Phase
 from fairlead.core.rng import stream

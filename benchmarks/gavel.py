@@ -22,9 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.core.rng import stream

@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.clusters import read_cluster
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.events import Event, JobSubmitted, JournalOpened
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from single_gpu_cluster import PATIENCE_S, agent_of, machine_or_why_not, options_of, passed_on, plane_on, until, write_figures
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import Memo

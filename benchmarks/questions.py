@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.job import Job
 from fairlead.engine.state import State
 from fairlead.engine.state_codec import freeze

@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.experiments.inputs import read_table

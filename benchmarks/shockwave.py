@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import Part
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.rng import stream

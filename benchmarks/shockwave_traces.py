@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.rng import stream
 from fairlead.experiments.inputs import TraceFile, read_table

@@ -9,7 +9,7 @@ import argparse
 import json
 import time
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.snapshot import Snapshot
 from fairlead.engine.journal import NoJournal

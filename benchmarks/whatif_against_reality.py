@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from fairlead.config import Part
+from fairlead.config.schedulers import Part
 from fairlead.core import events as ev
 from fairlead.core.job import Job
 from fairlead.core.rng import stream

@@ -16,9 +16,9 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.config.clusters import read_cluster
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import Part, SchedulerConfig, parse_part
 from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import Summary, summarize
 from fairlead.experiments.run_record import DeviceIntervals, RunRecord

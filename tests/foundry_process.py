@@ -42,8 +42,8 @@ import fairlead.runtime.control.http_api  # noqa: E402
 from command_server import fork_agents, serve_call  # noqa: E402
 from fairlead.cli import cmd_synthesize  # noqa: E402
 from fairlead.cli.main import COMMANDS  # noqa: E402
-from fairlead.config import SchedulerConfig  # noqa: E402
 from fairlead.config.registry import Registry  # noqa: E402
+from fairlead.config.schedulers import SchedulerConfig  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402
 from fairlead.experiments import cases, compare  # noqa: E402
 from fairlead.journal.sql_journal import DatabaseJournal  # noqa: E402

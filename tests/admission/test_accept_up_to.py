@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.admission.accept import AcceptAll, AcceptUpTo
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlead.admission.accept import AcceptUpTo
 from fairlead.admission.base import AdmissionChain
 from fairlead.admission.quotas import JobResourceQuota, JobTypeQuota, UserJobQuota, UserResourceQuota
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, Phase, model_of

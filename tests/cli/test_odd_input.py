@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app, run
 from fairlead.cli.options import SchedulerOptions
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.config.yaml_source import parse_yaml
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.runtime.http_client import ControlPlaneClient, Unreachable

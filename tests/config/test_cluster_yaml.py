@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.config import read_cluster
-from fairlead.config.clusters import LINKS
+from fairlead.config.clusters import LINKS, read_cluster
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fairlead.config import read_costs
+from fairlead.config.workload_files import read_costs
 from fairlead.core.errors import InputError
 from fairlead.simulator.costs import Costs
 

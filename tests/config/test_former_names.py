@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.parameters import FORMER_PARAMETERS, with_present_names
 from fairlead.config.registry import FORMER_GROUPS, FORMER_KINDS, FORMER_NAMES, GROUPS, Registry
-from fairlead.config.schedulers import compose, make, scheduler_of
+from fairlead.config.schedulers import Part, SchedulerConfig, compose, make, scheduler_of
 from fairlead.core.errors import InputError, JournalError
 from fairlead.core.job import FORMER_FIELDS
 from fairlead.engine.codec import decode

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Preset, Registry, preset_named, presets
-from fairlead.config.schedulers import FIRST_STEP_S, MEASURED, compose, make, read_scheduler, scheduler_of
+from fairlead.config.schedulers import (
+    FIRST_STEP_S,
+    MEASURED,
+    Part,
+    SchedulerConfig,
+    compose,
+    make,
+    read_scheduler,
+    scheduler_of,
+)
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, UnknownName
 from fairlead.core.job import Phase

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.admission.accept import AcceptUpTo
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import make, parse_chain, parse_part
+from fairlead.config.schedulers import Part, SchedulerConfig, make, parse_chain, parse_part
 from fairlead.core.errors import FairleadError, InputError, UnknownName
 from fairlead.placement.basic import Consolidated
 from fairlead.policies.ranking.fifo import Fifo

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from reading import Page, events
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.console import live_feed
 from fairlead.console.live_feed import LiveFeed
 from fairlead.core import events as ev

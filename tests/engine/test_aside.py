@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job

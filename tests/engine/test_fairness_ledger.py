@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Node
 from fairlead.core.errors import InputError

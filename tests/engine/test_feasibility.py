@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InvalidPlan
 from fairlead.core.job import Job, Phase

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job, Phase

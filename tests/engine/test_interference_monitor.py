@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import Part, SchedulerConfig, parse_part
 from fairlead.core import observed_slowdowns
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import SlowdownExceeded

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.errors import JournalError
 from fairlead.core.events import Event, JobCancelled, JobSubmitted, JournalOpened, MetricsReported, ObservationsRecorded
 from fairlead.core.job import Job

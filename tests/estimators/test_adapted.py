@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.job import BATCH_SIZE, Adaptations, Job, Regime, flags_of, kind_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.estimators.measured import EXTRAPOLATED, Measured, measured_rates
 from fairlead.testing import Harness
 from fairlead.testing.builders import cluster, job, random_table

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from worlds import CLUSTER, changed, families, known, learned, waiting
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from worlds import TYPES, changed, families, known, learned, one_of_each, waiting
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job
 from fairlead.estimators.profiled import Profiled

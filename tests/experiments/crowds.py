@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.job import Job
 from fairlead.experiments.synthesize import combinations
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fairlead.api.run_results import ComparisonResult
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Comparison, Workload, run_comparison

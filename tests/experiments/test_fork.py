@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fairlead
-from fairlead.config import Part
+from fairlead.config.schedulers import Part
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import TIMED, Job

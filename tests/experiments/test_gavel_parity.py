@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, run_simulation

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, JournalError

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import UnknownName
 from fairlead.core.job import Job

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.rng import stream
 from fairlead.experiments.simulate import Simulation, run_simulation

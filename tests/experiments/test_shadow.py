@@ -11,8 +11,7 @@ import pytest
 
 import fairlead
 from fairlead.cli.cmd_shadow import Pace
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, JournalError
 from fairlead.engine.codec import encode

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, JournalError
 from fairlead.core.events import JournalOpened

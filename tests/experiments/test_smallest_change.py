@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from fairlead.cli.cmd_jobs import _tell_fixes
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Node
 from fairlead.core.job import TIMED, Job

@@ -11,7 +11,7 @@ from crowds import SIX, crowd
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config import Part
+from fairlead.config.schedulers import Part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.events import SchedulerSwitched

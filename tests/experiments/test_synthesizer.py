@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from crowds import SIX, THREE, crowd
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError, InputError
 from fairlead.core.job import Job
 from fairlead.engine.loop import Loop

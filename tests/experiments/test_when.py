@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from crowds import crowd
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.events import JournalOpened, NodeAdded, NodeDrained, NodeRemoved, NodeRepaired
 from fairlead.core.job import Job

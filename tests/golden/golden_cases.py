@@ -37,7 +37,7 @@ class GoldenCase:
     def run(self) -> tuple[str, int]:
         """The digest of the event log, and the number of decisions."""
         from fairlead.api.scheduler import Scheduler
-        from fairlead.config import SchedulerConfig
+        from fairlead.config.schedulers import SchedulerConfig
         from fairlead.engine.codec import encode_line
         from fairlead.engine.journal import MemoryJournal
         from fairlead.experiments.simulate import Simulation, run_simulation

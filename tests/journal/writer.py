@@ -8,7 +8,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.codec import encode
 from fairlead.engine.state import State

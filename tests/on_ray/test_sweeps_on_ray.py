@@ -17,7 +17,7 @@ import pytest
 from ray_cluster import add_node, fairlead_command, ray_cluster
 
 import fairlead
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.errors import FairleadError
 from fairlead.experiments.cases import run_in_processes
 from fairlead.experiments.compare import Comparison, Workload, run_comparison

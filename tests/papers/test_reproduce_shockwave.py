@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import Part
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.errors import InputError
 from fairlead.experiments.cases import CaseStore
 from fairlead.experiments.simulate import Simulation, run_simulation

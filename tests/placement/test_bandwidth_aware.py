@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.clusters import LINKS
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job
 from fairlead.placement.bandwidth_aware import BandwidthAware, aggregate_bandwidth, best_devices, release_order

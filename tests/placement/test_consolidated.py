@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead import Scheduler, simulate
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.job import Job, Phase

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import Job, account_levels, with_parents

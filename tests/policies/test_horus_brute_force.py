@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_horus import of
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.job import Job
 from fairlead.policies.colocation.horus import Horus, clustered, weighted_turns

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_horus import believed, machine, of, scene, table, together
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.events import JobsInterrupted, NodeDrained, RoundPlanned
 from fairlead.core.job import Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.policies.ranking.job_size import ShortestJobFirst, ShortestRemainingTimeFirst

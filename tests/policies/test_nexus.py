@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError

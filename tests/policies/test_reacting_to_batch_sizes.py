@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import BATCH_SIZE, Job

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import ELASTIC, Job

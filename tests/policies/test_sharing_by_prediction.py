@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.engine.apply import apply_event
 from fairlead.engine.journal import MemoryJournal

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job
 from fairlead.policies.ranking.themis import Themis, ThemisRanking

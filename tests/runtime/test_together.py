@@ -14,9 +14,8 @@ from typing import Any
 
 import httpx
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import FIRST_STEP_S
+from fairlead.config.schedulers import FIRST_STEP_S, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.engine.state import State

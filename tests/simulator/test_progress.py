@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.device_map import ragged

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.job import Phase
 from fairlead.core.rng import stream
 from fairlead.testing import check_events

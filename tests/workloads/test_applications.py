@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError
 from fairlead.core.job import ELASTIC, Job

@@ -10,9 +10,9 @@ from statistics import fmean
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.clusters import LINKS
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster, Ints, Node
 from fairlead.core.events import RoundPlanned
 from fairlead.core.plan import Placed, Selection

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import GROUPS, Preset, Registry, presets
+from fairlead.config.schedulers import SchedulerConfig
 
 STAGES = ("admission", "estimators", "policies", "placement", "termination")
 """The folders of parts. What stands elsewhere (state, loop) serves all schedulers, as Blox' toolkit does; so does ranking."""

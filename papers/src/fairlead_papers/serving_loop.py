@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import ELASTIC, Job

@@ -12,9 +12,9 @@ from typing import Any
 from fairlead.api import scheduler as convert
 from fairlead.api.run_results import ComparisonResult, Run
 from fairlead.api.scheduler import ClusterLike, Scheduler, SchedulerLike, TableLike, TraceLike
-from fairlead.config import SchedulerConfig
 from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.errors import require
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments import metrics

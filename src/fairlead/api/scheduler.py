@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.config.clusters import read_cluster
 from fairlead.config.registry import Registry, presets
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import Part, SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, require
 from fairlead.core.job import Job

@@ -19,8 +19,7 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import note, option_error
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import compose, parse_part, read_scheduler, scheduler_of
+from fairlead.config.schedulers import SchedulerConfig, compose, parse_part, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import require
 from fairlead.runtime.control.snapshotter import Retention, check_serializable

@@ -23,8 +23,7 @@ from fairlead.cli.output import (
     progress,
     say_resumable,
 )
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part, with_policy_files
+from fairlead.config.schedulers import SchedulerConfig, parse_part, with_policy_files
 from fairlead.config.workload_files import read_hosts
 from fairlead.core.errors import InputError
 from fairlead.experiments.compare import Comparison, Workload, run_comparison

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlead.cli.output import note, out, progress
-from fairlead.config import Part, SchedulerConfig, read_cluster
+from fairlead.config.clusters import read_cluster
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.events import Event
 from fairlead.demo.story import Story
 from fairlead.experiments.compare import Comparison, Workload, run_comparison

@@ -16,6 +16,7 @@ import typer
 from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, note, out, print_json
 from fairlead.core.errors import InputError, listed, near_names, near_or_all, require
+from fairlead.core.type_names import accelerator_type_of
 from fairlead.models.interference import SHORTEST_S
 from fairlead.prediction.features import graph_features
 from fairlead.prediction.fit_predictor import stored_features
@@ -29,7 +30,6 @@ from fairlead.prediction.measured_profiles import (
 from fairlead.prediction.onnx_process import load_graph_in_process
 from fairlead.prediction.predictor import Prediction, Predictor, load_predictor, shipped_predictor
 from fairlead.profiling.results import measured_set
-from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.catalogue import accelerator_types
 
 WITH = typer.Option(None, "--with", help="A predictor file from `predict train`. [default: the one that ships with Fairlead]")

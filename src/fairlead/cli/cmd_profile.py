@@ -23,6 +23,7 @@ from fairlead.cli.job_tables import legible
 from fairlead.cli.output import JsonOption, check_paths, note, option_error, out, print_json, progress
 from fairlead.core.cluster import is_type_name
 from fairlead.core.errors import FairleadError, InputError, install, near_or_all, require
+from fairlead.core.type_names import accelerator_type_of
 from fairlead.prediction.features import graph_features
 from fairlead.prediction.graph import load_graph
 from fairlead.prediction.measured_profiles import Profiles, devices, profiles_of, shipped_profiles
@@ -31,7 +32,6 @@ from fairlead.profiling.pair_selection import SelectionMetric, measurement_plan,
 from fairlead.profiling.profile_pairs import PairTiming
 from fairlead.profiling.results import ResultsFile, measured_set, read_pairs, read_results
 from fairlead.profiling.sharing_mode import SharingMode, in_sharing_mode
-from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.workloads.table_files import write_throughputs
 from fairlead.workloads.throughput_tables import MeasuredTraining, colocation_table
 

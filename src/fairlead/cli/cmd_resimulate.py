@@ -9,8 +9,7 @@ import typer
 
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, note, option_error, out, page_source, print_json, progress
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part, with_policy_files
+from fairlead.config.schedulers import SchedulerConfig, parse_part, with_policy_files
 from fairlead.core.errors import require
 from fairlead.experiments.compare import run_comparison
 from fairlead.experiments.metrics import summarize

@@ -16,8 +16,7 @@ from rich.table import Table
 from fairlead.cli import options as opt
 from fairlead.cli.output import check_paths, event_log, note, option_error, out, print_json, progress
 from fairlead.cli.selectors import control_plane
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part, scheduler_of
+from fairlead.config.schedulers import SchedulerConfig, parse_part, scheduler_of
 from fairlead.core.errors import require
 from fairlead.experiments.compare import Comparison, Workload, run_comparison
 from fairlead.experiments.inputs import read_table, table_for

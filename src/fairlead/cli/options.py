@@ -23,19 +23,21 @@ from typer.models import OptionInfo
 
 from fairlead.cli.output import JsonOption as JsonOption
 from fairlead.cli.output import note, option_error
-from fairlead.config import Part, SchedulerConfig, read_cluster, read_costs
+from fairlead.config.clusters import read_cluster
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import (
     EVENT_DRIVEN,
     FIRST_STEP_S,
     LONGEST_ROUND_S,
     SHORTEST_ROUND_S,
+    Part,
+    SchedulerConfig,
     parse_chain,
     parse_part,
     simulated_with,
     split_outside_brackets,
 )
-from fairlead.config.workload_files import read_hosts
+from fairlead.config.workload_files import read_costs, read_hosts
 from fairlead.core.cluster import AcceleratorType, Cluster
 from fairlead.core.errors import InputError, near_names, near_or_all
 from fairlead.core.job import TIMED

@@ -61,7 +61,7 @@ def select_jobs(
         plane: The control plane.
         words: Names (the most recent job of that name), numbers, patterns such as `train-*` (the most recent job of each name),
             an array's name (all its members), `sweep[0-4]`. None: every job that the other arguments leave.
-        user: Only jobs of this user; needs an admin's token for others.
+        user: Only jobs of this user; needs an admin token for others.
         states: Only jobs in these phases.
         array: Only jobs of arrays and grids with this name.
         all_users: Patterns, and the lack of words, mean the jobs of all users.

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, check_number
 from fairlead.core.events import SchedulerSwitched

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import scheduler_of, simulated_with
+from fairlead.config.schedulers import Part, SchedulerConfig, scheduler_of, simulated_with
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster, Floats, Node
 from fairlead.core.errors import FairleadError, UnknownName

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import make, scheduler_of
+from fairlead.config.schedulers import SchedulerConfig, make, scheduler_of
 from fairlead.core.cluster import Floats
 from fairlead.core.events import Event
 from fairlead.core.job import TIMED, Job

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import scheduler_of, simulated_with
+from fairlead.config.schedulers import SchedulerConfig, scheduler_of, simulated_with
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import Memo, NodeDrained, NodeLost, NodeRepaired
 from fairlead.core.job import Job, Phase

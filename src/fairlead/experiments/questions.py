@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster, Node
 from fairlead.core.errors import InputError, UnknownName, require
 from fairlead.core.job import Job

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import FairleadError, InputError, JournalError, require
 from fairlead.core.routes import ServingPlan, Session

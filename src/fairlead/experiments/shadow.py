@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import FairleadError

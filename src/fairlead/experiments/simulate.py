@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import simulated_with
+from fairlead.config.schedulers import SchedulerConfig, simulated_with
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, check_number, require
 from fairlead.core.events import Event, JournalOpened, NodeLost, NodeRepaired, SchedulerSwitched

@@ -13,9 +13,8 @@ from types import TracebackType
 
 import numpy as np
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import scheduler_of
+from fairlead.config.schedulers import Part, SchedulerConfig, scheduler_of
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError, near_or_all, require
 from fairlead.core.events import Memo, SchedulerSwitched

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
-from fairlead.config.schedulers import compose, read_scheduler, scheduler_of
+from fairlead.config.schedulers import SchedulerConfig, compose, read_scheduler, scheduler_of
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import FairleadError, InputError, require
 from fairlead.files import atomic_write, remove_empty

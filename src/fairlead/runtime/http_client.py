@@ -245,7 +245,7 @@ class ControlPlaneClient:
         return self._ask("DELETE" if undo else "PUT", path, None if bare else given, content=b"" if bare else None)
 
     def add_node(self, name: str, type_name: str, accelerators: int, **about: float | str | None) -> dict[str, Any]:
-        """Add a node before its agent connects, with `cpus`, `memory_gb`, `gpu_memory_gb`, `rack`; needs an admin's token."""
+        """Add a node before its agent connects, with `cpus`, `memory_gb`, `gpu_memory_gb`, `rack`; needs an admin token."""
         return self._ask("POST", "/v1/nodes", {"name": name, "type": type_name, "accelerators": accelerators, **about})
 
     def remove_node(self, name: str) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class ControlPlaneClient:
         return self._ask("GET", "/v1/ledger")
 
     def journal(self, after: int = 0) -> list[bytes]:
-        """Return encoded events of the journal, those behind event number `after`; needs an admin's token."""
+        """Return encoded events of the journal, those behind event number `after`; needs an admin token."""
         return self._answer("GET", f"/v1/journal?after={after}").content.splitlines()
 
     def scheduler(self) -> dict[str, Any]:
@@ -304,7 +304,7 @@ class ControlPlaneClient:
         return self._ask("GET", f"/v1/jobs/{self._job(name)}/fix", more_s=FORECAST_WITHIN_S)
 
     def state(self) -> tuple[float, bytes]:
-        """Return the present second and the encoded state; needs an admin's token."""
+        """Return the present second and the encoded state; needs an admin token."""
         return float((answer := self._answer("GET", "/v1/state")).headers["fairlead-now"]), answer.content
 
     def _job(self, name: str) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.config import Part, SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.events import JournalOpened
 from fairlead.core.job import Job, Phase

@@ -7,7 +7,7 @@ import json
 import pytest
 from trajectories import TRACES
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.metrics import MetricOptions, Summary, summarize

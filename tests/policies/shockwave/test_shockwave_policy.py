@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from windows import drawn
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.console.web_console import Console
 from fairlead.core.events import ObservationsRecorded
 from fairlead.engine.journal import MemoryJournal

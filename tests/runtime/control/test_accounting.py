@@ -20,8 +20,8 @@ import pytest
 from serving import served
 
 from fairlead.cli.cmd_accounting import balance_words, usage_rows
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.errors import JournalError
 from fairlead.core.job import Job, Phase

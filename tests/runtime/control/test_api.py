@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.engine.apply import replay_events
 from fairlead.engine.journal import MemoryJournal
 from fairlead.journal.control_files import FolderFiles

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.job import Job
 from fairlead.engine.journal import MemoryJournal
 from fairlead.runtime.control.control_plane import ControlPlane

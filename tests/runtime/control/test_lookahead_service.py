@@ -22,7 +22,7 @@ from serving import served
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
 from fairlead.core.events import FORECAST_COLUMNS, ForecastsRecorded
 from fairlead.core.job import Job

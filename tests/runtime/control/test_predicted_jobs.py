@@ -11,8 +11,7 @@ from emulated_agents import Scene
 
 from fairlead.api.connection import ClusterConnection
 from fairlead.cli.job_info import prediction_facts
-from fairlead.config import Part, SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import Part, SchedulerConfig, parse_part
 from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import JobSubmitted

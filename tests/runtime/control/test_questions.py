@@ -17,7 +17,7 @@ from serving import PATIENCE_S, Served, filled, served, until
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.config import Part, SchedulerConfig
+from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
 from fairlead.engine.state_codec import freeze

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import yaml
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase
 from fairlead.experiments.cases import Answer

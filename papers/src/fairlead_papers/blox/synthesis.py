@@ -10,8 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs, table_for
 from fairlead.experiments.synthesize import Advisor, Objective, Synthesized, combinations, synthesize

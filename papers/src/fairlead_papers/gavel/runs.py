@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
-from fairlead.config.schedulers import parse_part
+from fairlead.config.schedulers import SchedulerConfig, parse_part
 from fairlead.core.cluster import Cluster
 from fairlead.core.job import Phase, model_of
 from fairlead.experiments.cases import Answer

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import yaml
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event, JobsFailed, JobsInterrupted
 from fairlead.core.job import Phase

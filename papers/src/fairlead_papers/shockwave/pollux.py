@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 import numpy as np
 import yaml
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.experiments.cases import Answer, Answers, Case, CaseFailed
 from fairlead.experiments.inputs import ExperimentInputs
 from fairlead.experiments.metrics import MetricOptions, finish_time_fairness, summarize

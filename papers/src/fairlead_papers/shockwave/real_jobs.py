@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.job import Job, batch_size_of, kind_of, model_of
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.dynamics import JobDynamics, Regimes

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster, Floats
 from fairlead.core.events import Event, JournalOpened, MetricsReported
 from fairlead.core.job import BATCH_SIZE, TIMED, batch_size_of, kind_of, model_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core.cluster import Cluster
 from fairlead.engine.journal import Journal
 from fairlead.experiments.cases import Answer

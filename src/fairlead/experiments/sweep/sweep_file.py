@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.config import SchedulerConfig, read_cluster
+from fairlead.config.clusters import read_cluster
 from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.config.workload_files import costs_from
 from fairlead.config.yaml_source import Value, read_yaml
 from fairlead.core.cluster import Cluster

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from fairlead.config import SchedulerConfig
 from fairlead.config.registry import GROUPS, Registry
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.config.yaml_source import Value
 from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlead.core.errors import InputError, install
+from fairlead.core.type_names import accelerator_type_of
 from fairlead.files import remove
 from fairlead.profiling.meter import text_of, visible
 from fairlead.profiling.sharing_mode import MPS_CONTROL
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from fairlead.runtime.agent.launch import AgentLaunch
 
 _TYPE_AND_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
-_FORM_FACTORS = re.compile(r"^(sxm\d*|pcie|nvl\d*|\d+gb)$")
-_MODEL = re.compile(r"^[a-z]+\d+[a-z]*$")
 _MPS_TIMEOUT_S = 10.0
 HOST_PERIOD_S = 15.0  # between two samples of the host
 MAX_LAUNCHES = 1000  # in a sample
@@ -103,7 +102,7 @@ class NodeAccelerators:
             _, given = given_devices(environment)
             chosen = visible(identities, {} if given is None else {CUDA_DEVICES: ",".join(given)})
             handles = tuple(all_handles[index] for index in chosen)
-            names = {accelerator_type_of(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+            names = {accelerator_type_of(text_of(nvml.nvmlDeviceGetName(handle))) for handle in handles}
             devices = tuple(
                 Accelerator(str(index), nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30, identities[index])
                 for index, handle in zip(chosen, handles, strict=True)
@@ -145,16 +144,6 @@ def node_has(type_name: str, count: int) -> bool:
         return (found.type_name, len(found)) == (type_name, count)
     finally:
         found.close()
-
-
-def accelerator_type_of(product: str | bytes) -> str:
-    """The type name of a product: 'Tesla V100-SXM2-16GB' is a v100, 'NVIDIA GeForce RTX 3090' an rtx3090."""
-    words = [
-        word for word in re.split(r"[\s\-]+", text_of(product).lower()) if word not in ("nvidia", "tesla", "geforce", "quadro")
-    ]
-    words = [word for word in words if not _FORM_FACTORS.match(word)]
-    models = [word for word in words if _MODEL.match(word)]
-    return models[0] if models else "".join(words[:2]) or "gpu"
 
 
 class HostResources(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.runtime.agent.devices import accelerator_type_of
+from fairlead.core.type_names import accelerator_type_of
 from fairlead.runtime.drivers.base import (
     EngineRefused,
     EngineTask,

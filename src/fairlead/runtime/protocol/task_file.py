@@ -28,8 +28,8 @@ from pydantic import (
 from fairlead.core.durations import parse_duration
 from fairlead.core.errors import InputError
 from fairlead.core.job import EXPERT, FORMER_FIELDS, MAX_ACCOUNT_LEVELS, Job, is_account, wrong_schedule
+from fairlead.core.type_names import accelerator_type_of
 from fairlead.prediction.step_prediction import StepPrediction
-from fairlead.runtime.agent.devices import accelerator_type_of
 from fairlead.runtime.protocol.command_line import MAX_WORDS, command_words, program_name
 from fairlead.runtime.protocol.orders import NO_CONTAINERS, Task
 from fairlead.runtime.protocol.task_parts import (

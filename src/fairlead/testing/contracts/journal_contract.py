@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import AcceleratorType, Node
 from fairlead.core.errors import JournalError

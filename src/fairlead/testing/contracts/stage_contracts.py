@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fairlead.config import SchedulerConfig
+from fairlead.config.schedulers import SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Ints
 from fairlead.core.job import Phase
