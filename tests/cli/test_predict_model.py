@@ -62,3 +62,9 @@ def test_open_sizes_are_given(tmp_path):
         assert (refused.field, refused.value) == ("size", strange)
     refused = CliRunner().invoke(app, ["predict", "model", "resnet50@224:64", "--size", "sequence=4"]).exception
     assert isinstance(refused, InputError), "a configuration leaves nothing open"
+
+
+@pytest.mark.parametrize("words", [("--workers", "2"), ("--max-batch",)])
+def test_a_trial_has_one_worker_and_one_batch_size(words):
+    with pytest.raises(InputError, match="one worker and one batch size"):
+        CliRunner().invoke(app, ["predict", "module", "mine.py:training", "--trial", *words], catch_exceptions=False)

@@ -54,6 +54,8 @@ def module(
     """
     if max_batch and workers > 1:
         raise InputError("--max-batch", "one worker; with several, pass --batch", value=workers)
+    if trial and (max_batch or workers > 1):
+        raise InputError("--trial", "one worker and one batch size", value=workers if workers > 1 else "--max-batch")
     changes = {name: value for name, value in (("precision", precision), ("optimizer", optimizer)) if value is not None}
     rates = device_rates(device)
     if trial:

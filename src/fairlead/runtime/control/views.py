@@ -21,6 +21,7 @@ from fairlead.engine.explain import node_of, why_in
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
 from fairlead.estimators.measured import measured_rates
+from fairlead.files import finite_or_none
 from fairlead.prediction.step_prediction import job_prediction
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.protocol.messages import Heartbeat
@@ -31,15 +32,11 @@ from fairlead.runtime.protocol.task_parts import array_of
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
 
-MAX_SHOWN = 200  # jobs in an overview
+MAX_JOBS_SHOWN = 200  # in an overview
 MAX_HOLDERS = 3  # jobs that hold a quota, in the record of a job
 MAX_FILES_SEEN = 1000  # files of a checkpoint folder among which the newest is sought
 MAX_SHOWN = 100  # slow jobs, and separated pairs
 HIDDEN_NAME = "of another user"  # in place of the name of another user's job
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def job_record(
@@ -67,8 +64,8 @@ def job_record(
         "held_by": state.held.get(number),
         "now_s": now,
         "submitted_s": float(a["submitted_s"][number]),
-        "first_started_s": _finite(float(a["first_started_s"][number])),
-        "ended_s": _finite(float(a["ended_s"][number])),
+        "first_started_s": finite_or_none(float(a["first_started_s"][number])),
+        "ended_s": finite_or_none(float(a["ended_s"][number])),
         "steps": job.steps,
         "steps_known": job.steps != UNKNOWN_STEPS,
         "steps_done": state.reported_steps.get(number) if finished_unknown else min(done, job.steps),
@@ -111,8 +108,8 @@ def job_record(
         record["lost_work"] = {"seconds": lost[0], "preemptions": lost[1]}
     if phase in (Phase.QUEUED, Phase.WAITING):
         since_s = float(a["waiting_since_s"][number])
-        record["next_decision_s"] = _finite(loop.earliest_decision_s(since_s, now) - now)  # after an event
-        record["latest_decision_s"] = _finite(loop.latest_decision_s(since_s, now) - now)  # at the latest
+        record["next_decision_s"] = finite_or_none(loop.earliest_decision_s(since_s, now) - now)  # after an event
+        record["latest_decision_s"] = finite_or_none(loop.latest_decision_s(since_s, now) - now)  # at the latest
     return record
 
 
@@ -178,7 +175,7 @@ def job_task(plane: ControlPlane, number: int, visible_to: str | None = None) ->
         "deadline_at": clock(plane, a["submitted_s"][number] + job.deadline_s),
         "run_s": run_s,
         "limited_s": run_s - state.uncounted_s(number),
-        "time_limit_s": _finite(job.time_limit_s),
+        "time_limit_s": finite_or_none(job.time_limit_s),
         "retries": job.retry_limit,
         "outputs": list(task.outputs),
         "prediction": prediction_record(state, number) if job.prediction else None,
@@ -200,7 +197,7 @@ def prediction_record(state: State, number: int) -> dict[str, Any]:
         for kind, workers, type_name, spread, rate in measured_rates(state.observations)
         if (kind, workers, type_name, spread) == (job.kind, job.workers, found.device, False)
     ]
-    busy, taken_gb = (_finite(seen.get(name, math.nan)) for name in (BUSY, TAKEN_GB))
+    busy, taken_gb = (finite_or_none(seen.get(name, math.nan)) for name in (BUSY, TAKEN_GB))
     memory = {"predicted": found.memory_gb, "measured": taken_gb}
     record: dict[str, Any] = {"type": found.device, "memory_gb": memory}
     for name, measured in (("utilization", None if busy is None else 100 * busy), ("steps_per_s", alone[0] if alone else None)):
@@ -239,7 +236,7 @@ def _live_jobs(plane: ControlPlane) -> list[Job]:
 
 def clock(plane: ControlPlane, second: float) -> float | None:
     """A second as Unix time."""
-    return _finite(plane.origin + float(second))
+    return finite_or_none(plane.origin + float(second))
 
 
 def _gpus(state: State, number: int) -> dict[str, list[int]]:
@@ -308,7 +305,7 @@ def node_records(plane: ControlPlane, visible_to: str | None = None) -> list[dic
                 "starting": [name for job, name in jobs.items() if job not in here],  # its GPUs are not free yet
                 "connected": number in plane.hub.connected,
                 "temporary": node.temporary,
-                "unreachable_s": _finite(plane.hub.silent_s(number)),
+                "unreachable_s": finite_or_none(plane.hub.silent_s(number)),
                 "free": int(np.count_nonzero(free[mine])),
                 "shared": int(np.count_nonzero(holders[mine] > 1)),
                 "limits": plane.hub.heartbeats.get(number, Heartbeat()).limits or None,  # by cgroups; null: not reported
@@ -382,7 +379,7 @@ def interference(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
         {
             **about(n),
             "slowdown": factor,
-            "max_slowdown": _finite(state.job_of[n].max_slowdown),
+            "max_slowdown": finite_or_none(state.job_of[n].max_slowdown),
             "for_s": max(0.0, now - since_s),
         }
         for n, (since_s, factor) in sorted(record.slow.items())
@@ -417,7 +414,7 @@ def overview(plane: ControlPlane, visible_to: str | None) -> dict[str, Any]:
         "second": now,
         "policy": policy_of(state.scheduler),
         "nodes": nodes,
-        "jobs": [job_record(plane.loop, n, now, plane.progress_until_s, visible_to) for n in running_first[:MAX_SHOWN]],
+        "jobs": [job_record(plane.loop, n, now, plane.progress_until_s, visible_to) for n in running_first[:MAX_JOBS_SHOWN]],
         "decisions": plane.decisions.records(state, visible_to),
     }
 
