@@ -7,11 +7,12 @@ OUT := out
 # Without bytecode files, every process of the tests and of the demo would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus torch ray golden soak bench bench-peers pictures docs clean
+.PHONY: help setup demo test test-long test-ray test-kubernetes lint types imports unit browser postgres slurm prometheus torch ray golden soak bench bench-peers pictures docs clean
 
 help:
 	@echo "make demo    a dozen real jobs, the same under other policies, seven schedulers compared; a report"
-	@echo "make test    ruff, mypy --strict, import-linter, pytest"
+	@echo "make test    ruff, mypy --strict, import-linter, pytest without the long tests"
+	@echo "make test-long  the long tests: clusters under faults, Slurm, papers, documentation (20 minutes)"
 	@echo "make test-ray the tests on a Ray cluster of this machine, which installs Ray (380 MB)"
 	@echo "make test-kubernetes the tests on a Kubernetes API server, which is built once (10 minutes of CPU time)"
 	@echo "make docs    the documentation site, $(OUT)/docs/index.html"
@@ -53,8 +54,12 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports --no-cache
 
-unit: setup browser postgres slurm prometheus torch
-	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+unit: setup browser postgres torch
+	$(PYTEST) -m 'not long'
+
+test-long: setup browser postgres slurm prometheus torch
+	$(PYTEST) -m long
 
 # A cluster of small Ray nodes on this machine; `make test` has the parts that need no Ray.
 ray: setup
