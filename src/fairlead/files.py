@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -72,6 +73,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number as JSON can have it: None for infinity and NaN."""
+    return value if math.isfinite(value) else None
 
 
 def make_folder(path: Path, mode: int) -> None:

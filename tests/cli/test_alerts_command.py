@@ -6,11 +6,14 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from cluster_up import LOG, cluster_up, until
 from command import fairlead
 
 from alert_receivers import HookServer, MailServer
 from foundry import free_port
+
+pytestmark = pytest.mark.long
 
 
 def log_of(folder: Path) -> str:

@@ -20,6 +20,8 @@ from fairlead.runtime.http_client import ControlPlaneClient
 from fairlead.testing.builders import cluster
 from foundry import running
 
+pytestmark = pytest.mark.long
+
 
 def test_a_backup_of_a_running_cluster_is_restored_with_jobs_tokens_and_code(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()

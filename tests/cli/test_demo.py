@@ -10,11 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from command import answer, environment, fairlead
 
 from fairlead.core.job import Phase
 from fairlead.demo.story import Story
 from fairlead.journal.jsonl import read_events
+
+pytestmark = pytest.mark.long
 
 PATIENCE_S = 180.0
 

@@ -14,6 +14,8 @@ from command import answer, fairlead
 
 from foundry import SOURCE
 
+pytestmark = pytest.mark.long
+
 SCRIPT = """
 import os, pathlib, sys, time, fairlead
 sys.path.insert(0, {source!r})

@@ -16,6 +16,8 @@ from cluster_up import LOG, until
 
 from foundry import Done, Running, foundry, free_port, running
 
+pytestmark = pytest.mark.long
+
 
 class RunningCluster:
     """A control plane in a folder, and the commands of its operator."""

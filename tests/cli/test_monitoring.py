@@ -21,6 +21,8 @@ from command import fairlead
 from fairlead.files import atomic_write
 from foundry import PATIENCE_S, free_port
 
+pytestmark = pytest.mark.long
+
 FILES = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
 RULES, DASHBOARD = FILES / "alert-rules.yml", json.loads((FILES / "grafana-dashboard.json").read_text())
 MISSING = "Prometheus is not installed (Debian: apt-get install prometheus)"

@@ -18,6 +18,8 @@ from fairlead.experiments.shadow import ShadowComparison
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest, Unreachable
 from foundry import free_port, running
 
+pytestmark = pytest.mark.long
+
 
 def test_a_shadow_of_a_journal_is_the_same_scheduler_simulated(journal, tmp_path):
     found = command.answer("shadow", journal, "--policy", "srtf", cwd=tmp_path)

@@ -16,6 +16,8 @@ from command import answer, fairlead
 
 from foundry import free_port
 
+pytestmark = pytest.mark.long
+
 STUB = Path(__file__).parents[1] / "runtime" / "agent" / "stub_runtime.py"
 
 

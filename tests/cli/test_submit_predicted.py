@@ -12,6 +12,8 @@ import command
 import pytest
 from cluster_up import cluster_up, until
 
+pytestmark = pytest.mark.long
+
 PREDICTED: dict[str, Any] = {
     "device": "Tesla V100-SXM2-16GB",
     "allocated_mb": 1024.0,

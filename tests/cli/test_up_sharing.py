@@ -10,9 +10,12 @@ from pathlib import Path
 
 import command
 import httpx
+import pytest
 from cluster_up import LOG, cluster_up, until
 
 from fairlead.journal.recovery import read_journal
+
+pytestmark = pytest.mark.long
 
 SILENT = "no job is predicted, so no job shares a GPU before an agent has measured its job type through NVML"
 

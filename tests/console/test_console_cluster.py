@@ -16,7 +16,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 
 from cluster_at_work import ClusterAtWork
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in"),
+]
 
 TALKS = """
 import fairlead, sys, time

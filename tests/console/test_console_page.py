@@ -12,7 +12,10 @@ from fake_console import FakeConsole, InventedCluster
 
 from browser import CHROMIUM, Browser
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the console in"),
+]
 
 VIEWS = ("cluster", "timeline", "queue", "fairness", "scheduler", "whatif", "nodes")
 EVIL = "<img src=x onerror=alert(1)><b>bold</b>"

@@ -12,8 +12,7 @@ import pytest
 from reading import live
 from serving import Served, served
 
-from fairlead.console.sign_in import LASTS_S, MAX_OF_TOKEN, Sessions
-from fairlead.console.web_console import Console, page_files
+from fairlead.console.web_console import LASTS_S, MAX_OF_TOKEN, Console, Sessions, page_files
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
 

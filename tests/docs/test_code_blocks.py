@@ -18,6 +18,8 @@ import pytest
 import yaml
 from pages import Block, PageRunner, blocks, commands, name_of, pages
 
+pytestmark = pytest.mark.long
+
 MARKS = {"not run", "file", "background", "exit", "generated"}
 MAX_NOT_RUN = 81
 """Blocks that need a GPU, PyTorch, another machine or minutes."""

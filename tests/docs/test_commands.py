@@ -52,6 +52,7 @@ def test_commands_exist_with_their_options(page: Path) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 def test_the_first_table_of_the_readme_is_what_its_command_prints(tmp_path: Path) -> None:
     first, table, *_ = blocks((ROOT / "README.md").read_text(encoding="utf-8"))
     line = next(line for line in first.text.splitlines() if line.startswith("fairlead compare"))

@@ -12,6 +12,8 @@ from pages import DOCS, ROOT, name_of, outside_blocks, pages
 from browser import CHROMIUM
 from test_text_guard import hits_of_page, lines
 
+pytestmark = pytest.mark.long
+
 OPENED = {
     "index.html": "Fairlead",
     "architecture.html": "Architecture",

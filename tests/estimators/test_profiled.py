@@ -14,6 +14,8 @@ from fairlead.core.job import Job
 from fairlead.estimators.profiled import Profiled
 from fairlead.experiments.inputs import read_table
 
+pytestmark = pytest.mark.long
+
 TABLE = families(count=5, members=4)
 SINGLES = [row for row, (kind, workers) in enumerate(TABLE.keys) if kind and workers == 1]
 

@@ -14,6 +14,8 @@ from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator
 
+pytestmark = pytest.mark.long
+
 IN_ROUNDS = "gavel-rounds:min_interval_s=720:newcomers=wait:lease_s=360"
 POLICIES = ("allox", "fifo", "fifo-perf:greedy=true", "las", "max-min-fairness-perf", "sjf-perf", "themis-ranking", "tiresias")
 

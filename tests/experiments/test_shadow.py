@@ -20,6 +20,8 @@ from fairlead.experiments.shadow import compare_shadow
 from fairlead.simulator.costs import Costs
 from fairlead.workloads.generate import Generator
 
+pytestmark = pytest.mark.long
+
 
 @cache
 def run(policy: str, jobs: int = 60) -> fairlead.Run:

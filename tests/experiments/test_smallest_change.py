@@ -25,6 +25,8 @@ from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 from fairlead.testing.builders import cluster
 from fairlead.workloads.throughput_tables import ThroughputTable
 
+pytestmark = pytest.mark.long
+
 POLICIES = ("fifo", "las", "srtf", "max-min-fairness", "tiresias", "fifo-priority")
 
 

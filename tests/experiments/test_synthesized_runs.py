@@ -24,6 +24,8 @@ from fairlead.testing import check_events
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
 
+pytestmark = pytest.mark.long
+
 HOUR = 3600.0
 ONE_TYPE = ThroughputTable.timed(("v100",))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +19,16 @@ from fairlead.core.plan import RoundPlan
 from fairlead.engine.apply import apply_event, replay_events
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.experiments.forecast_quality import NOT_WIDENED
 from fairlead.experiments.lookahead import (
+    HORIZON_S,
     ForecastOptions,
     JobForecast,
     JobTimes,
+    Scenarios,
     StartingPoint,
+    _simulations,
     forecast,
-    forecast_jobs,
     simulate_forward,
 )
 from fairlead.experiments.scenarios import ArrivalForecast
@@ -82,6 +86,21 @@ def waiting(second: float = 15_000.0, policy: str = "fifo") -> State:
     return loop.state
 
 
+def forecast_jobs(
+    state: State,
+    table: ThroughputTable,
+    options: ForecastOptions,
+    *,
+    horizon_s: float = HORIZON_S,
+    start_another: Callable[[], bool] = lambda: True,
+    keep_running: Callable[[float], bool] = lambda simulated_s: True,
+) -> tuple[JobForecast, ...]:
+    """Of all jobs that have not ended, by number. What is broken off counts only where it is the first."""
+    scenarios = Scenarios(state, table, options, horizon_s)
+    first, *others = _simulations(scenarios, start_another, keep_running)
+    return scenarios.forecasts([first, *(run for run in others if run.complete)], NOT_WIDENED)
+
+
 def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_under_fifo():
     def looked(policy: str) -> list[JobForecast]:
         state = waiting()
@@ -100,6 +119,7 @@ def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_und
     assert looked("srtf") == shortest, "the same moment, the same answer"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["fifo", "las"])
 def test_of_one_the_same_is_foreseen_as_among_all(policy: str):
     """Also of one that runs, and that will be preempted under `las`."""

@@ -23,6 +23,7 @@ def test_the_event_log_is_the_same_on_every_machine(one):
     assert not golden_cases.check(one, short=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("perturbation", ["sums", "rates", "solver", "path"])
 def test_logs_do_not_depend_on_how_a_machine_rounds(perturbation):
     program = Path(golden_cases.__file__)

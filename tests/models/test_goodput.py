@@ -53,11 +53,6 @@ def test_overlap_is_found():
     assert StepModel.of(seen((1, 1, 32), (1, 2, 32), (1, 4, 64), (2, 8, 16), (2, 8, 64), (4, 16, 128))).overlap == 1.0
 
 
-def test_a_model_survives_being_written_down():
-    model = StepModel.of(seen((1, 1, 32), (1, 2, 16)))
-    assert StepModel.from_data(model.to_data()) == model
-
-
 def test_the_best_batch_is_no_worse_than_any():
     rng = np.random.default_rng(3)
     jobs = goodputs(seen((1, 1, 32), (1, 4, 32), (2, 8, 32)))

@@ -19,6 +19,8 @@ from fairlead.workloads.trace import Trace
 from fairlead_papers.fidelity import Measured, NotFinished, RealCluster, beside, in_whole_steps, measured
 from fairlead_papers.fidelity.sleepers import parts_of
 
+pytestmark = pytest.mark.long
+
 CLUSTER = Cluster.parse("2xv100:2")
 LAS = {"policy": "las", "rounds": 5.0}
 COSTS = Costs(launch_s=0.5, restart_s=1.25)

@@ -21,6 +21,8 @@ from fairlead_papers.gavel.scale import SCALES
 from fairlead_papers.pages import Report, Told, page, shown_value, write_pages
 from fairlead_papers.study import Study
 
+pytestmark = pytest.mark.long
+
 TINY = SCALES["tiny"]
 NAMES = {"fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15a", "fig15b", "fig16", "makespan", "fifo", "priorities"}
 

@@ -23,6 +23,8 @@ from fairlead_papers.blox.synthesis import BINS, JCT, Ranked, Setting, candidate
 from fairlead_papers.blox.traces import GANGS, KINDS, SKEWED, Workload
 from fairlead_papers.findings import Row, Wants, row
 
+pytestmark = pytest.mark.long
+
 TINY = SCALES["tiny"]
 GENERATED = Workload("gavel", 2.0, (0, 20))
 

@@ -17,6 +17,8 @@ from fairlead_papers.blox.runs import Run
 from fairlead_papers.blox.scale import SCALES
 from fairlead_papers.blox.traces import Workload
 
+pytestmark = pytest.mark.long
+
 TINY = SCALES["tiny"]
 
 

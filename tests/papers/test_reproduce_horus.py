@@ -28,6 +28,8 @@ from fairlead_papers.horus.runs import HORUS as HORUS_ARM
 from fairlead_papers.horus.runs import SOONEST, Run, Watch
 from fairlead_papers.horus.truth import H200
 
+pytestmark = pytest.mark.long
+
 WORLD = MeasuredPairs()
 
 

@@ -23,6 +23,8 @@ from fairlead_papers.shockwave.runs import Run, makespan, noisy, worst_rho
 from fairlead_papers.shockwave.schedules import made
 from fairlead_papers.shockwave.windows import drawn
 
+pytestmark = pytest.mark.long
+
 ON_POLLUX_JOBS = ["fig11", "fig17"]
 REAL = "table3"
 

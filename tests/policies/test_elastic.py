@@ -240,6 +240,7 @@ def test_wrong_parameters_are_told():
     assert Optimus() == Optimus(oracle=False, resizes_all=False)
 
 
+@pytest.mark.long
 def test_optimus_takes_as_long_as_in_the_simulator_of_pollux():
     folder = Path(__file__).resolve().parents[3] / "shared" / "data" / "pollux"
     if not folder.is_dir():

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fairlead.core.rng import stream
-from fairlead.policies.ranking.themis import MIN_KEPT, Bid, partial_allocation
+from fairlead.policies.ranking.themis import Bid, partial_allocation
+
+MIN_KEPT = 1 / math.e
 
 
 def best_of(bids: list[Bid], pool: int) -> tuple[int, float]:

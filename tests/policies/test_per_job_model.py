@@ -22,6 +22,8 @@ from fairlead.policies.allocation.lp.per_job_model import PerJobModel, max_min_b
 from fairlead.policies.allocation.lp.program import Model, Program
 from fairlead.policies.allocation.lp.water_filling_model import FlexibleFill, ShareGroups, fill_levels
 
+pytestmark = pytest.mark.long
+
 INSTANCES = int(os.environ.get("FAIRLEAD_INSTANCES", "24"))
 HELPED = 0.12
 """Of the instances, the largest part in which HiGHS may have to help."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -124,13 +123,12 @@ def test_checkpointing_accumulation_scaling_and_optimizers_change_memory_as_they
     assert less.by_category_mb["activations"] < 0.5 * full.by_category_mb["activations"]
 
 
-def test_the_model_keeps_its_tensors_and_a_trace_is_plain_data():
+def test_the_model_keeps_its_tensors():
     training = perceptron(8, 4)
     before = [one.detach().clone() for one in training.model.parameters()]
-    trace = trace_step(training)
+    trace_step(training)
     assert all(torch.equal(one, other) for one, other in zip(training.model.parameters(), before))
     assert all(one.grad is None for one in training.model.parameters())
-    json.dumps(trace.to_data())
 
 
 def test_a_large_model_is_built_and_traced_without_memory():

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
 from fairlead.prediction import onnx_process
-from fairlead.prediction.features import features_of, graph_features
+from fairlead.prediction.features import graph_features
 from fairlead.prediction.graph import load_graph
 
 onnx = pytest.importorskip("onnx", reason="the extra `predict` is not installed")
@@ -95,7 +95,6 @@ def test_work_is_counted_from_shapes(saved):
     assert "Flatten" not in by_kind
     assert graph.kept == 2 * (192 + 16 * 64 + 16 * 64 + 16)  # what the convolution, the norm, ReLU and the last layer need
     assert not graph.unknown
-    assert not graph.shapeless
 
 
 def lost_their_names(convolution: Any) -> None:
@@ -127,9 +126,9 @@ def test_a_weight_that_was_computed_from_others_is_no_normalization_that_was_fol
 
 
 def test_a_batch_that_is_open_or_another_is_a_matter_of_scale(saved):
-    two = features_of(saved(convolutional(2)), 64)
-    open_ = features_of(saved(convolutional("N")), 64)
-    own = features_of(saved(convolutional(64)))
+    two = graph_features(load_graph(saved(convolutional(2))), 64)
+    open_ = graph_features(load_graph(saved(convolutional("N"))), 64)
+    own = graph_features(load_graph(saved(convolutional(64))))
     assert two.column() == pytest.approx(own.column())
     assert open_.column() == pytest.approx(own.column())
     assert own.batch_size == 64
@@ -346,7 +345,7 @@ def test_a_size_that_is_open_is_given_by_its_name(saved):
     assert load_graph(path, {"sequence": 128}) == replace(fixed, open_batch=True)
     assert onnx_process.load_graph_in_process(path, {"sequence": 128}) == load_graph(path, {"sequence": 128})
     assert load_graph(path, {"sequence": 128, "batch": 4}) == load_graph(saved(tokens(4, 128)))
-    assert features_of(str(saved(tokens())), 4, sizes={"sequence": 128}).flops == 2 * 4 * 128 * 64 * 32 + 4 * 128 * 64
+    assert graph_features(load_graph(saved(tokens()), {"sequence": 128}), 4).flops == 2 * 4 * 128 * 64 * 32 + 4 * 128 * 64
 
 
 def test_a_size_that_is_open_and_not_given_is_asked_for(saved):

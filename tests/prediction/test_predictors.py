@@ -165,7 +165,7 @@ def test_what_differs_between_two_measurements_of_the_same_is_noise():
 
 
 def test_undisturbed_speeds_are_those_of_the_same_session():
-    alone = {name: SoloProfile(name, "f", 1, busy, 0, 0) for name, busy in (("a", 90.0), ("b", 20.0))}
+    alone = {name: SoloProfile(name, "f", 1, busy, 0) for name, busy in (("a", 90.0), ("b", 20.0))}
     row = {"spread": 0.0, "steps_per_s": 10.0}
     rows = [
         {**row, "name": "a", "alone": "a", "session": 1},
@@ -179,7 +179,7 @@ def test_undisturbed_speeds_are_those_of_the_same_session():
 
 
 def test_who_was_seen_alone_in_the_same_second_is_compared_with_that():
-    alone = {name: SoloProfile(name, "f", 1.0, 10.0, 0.0, 0.0) for name in "ab"}
+    alone = {name: SoloProfile(name, "f", 1.0, 10.0, 0.0) for name in "ab"}
     row = {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "windows": [[5.0, 10.0]]}
     rows = [
         *({"name": name, "alone": name, "spread": 0.0, "steps_per_s": 10.0, "windows": 3} for name in "ab"),
@@ -215,7 +215,7 @@ def test_beside_more_than_one_full_neighbour_time_is_divided_in_proportion():
 
 def test_a_pair_measured_in_both_orders_is_one_pair_measured_twice():
     """As where it was asked for with its names in another order."""
-    alone = {name: SoloProfile(name, "f", 1.0, 90.0, 0.0, 0.0) for name in "ab"}
+    alone = {name: SoloProfile(name, "f", 1.0, 90.0, 0.0) for name in "ab"}
     rows = [
         {"name": "a + b", "pair": ["a", "b"], "steps_per_s": [5.0, 10.0], "undisturbed_steps_per_s": [10.0, 10.0]},
         {"name": "b + a", "pair": ["b", "a"], "steps_per_s": [10.0, 2.5], "undisturbed_steps_per_s": [30.0, 10.0]},

@@ -78,7 +78,7 @@ def test_who_was_seen_alone_beside_the_pair_needs_nothing_else(tmp_path):
     assert len(read_pairs(pairs(tmp_path, {"name": "c", "problem": "too few steps"}, seen))[1]) == 4
 
 
-@pytest.mark.parametrize("field", ["steps_per_s", "memory_utilization", "device_memory_mb", "family", "utilization"])
+@pytest.mark.parametrize("field", ["steps_per_s", "device_memory_mb", "family", "utilization"])
 def test_a_table_is_made_of_what_is_whole(tmp_path, field: str):
     row = {"name": "a", "family": "f", **ALONE}
     words = ["profile", "table", "--out", str(tmp_path / "out.csv"), "--alone", str(tmp_path / "alone.jsonl")]

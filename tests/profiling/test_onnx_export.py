@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.prediction.features import features_of
+from fairlead.prediction.features import graph_features
 from fairlead.prediction.graph import load_graph
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.results import measured_set
@@ -17,7 +17,7 @@ def test_an_exported_model_has_the_features_that_ship(tmp_path):
 
     path = tmp_path / "model.onnx"
     export_configuration(configuration("mlp-512@784:64"), path)
-    found = features_of(path, 64)
+    found = graph_features(load_graph(path), 64)
     row = next(row for row in measured_set("h200_features")[1] if row["name"] == "mlp-512@784:64")
     assert found.parameters == row["parameters"] == 785 * 512 + 513 * 512 + 513 * 1000
     assert found.flops == pytest.approx(row["flops"])

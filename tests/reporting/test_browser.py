@@ -17,7 +17,7 @@ from fairlead.experiments.metric_columns import format_column, format_values
 from fairlead.experiments.metrics import summarize
 from fairlead.reporting.html import PageSource, report_html, write_report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine to open the page in")]
 
 ARGUMENTS = (*FLAGS, "--enable-logging=stderr", "--virtual-time-budget=3000", "--dump-dom")
 

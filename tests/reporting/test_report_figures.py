@@ -14,6 +14,8 @@ from fairlead.core.job import Phase
 from fairlead.reporting import figures
 from fairlead.reporting.figures import write_figures
 
+pytestmark = pytest.mark.long
+
 ALL = ["jct_cdf.png", "ftf_cdf.png", "use.png", "queue.png", "responsiveness.png", "gantt.png"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up import device_intervals, outcomes, played, record
 
 from fairlead.experiments.metrics import disjoint
-from fairlead.reporting.series import Steps, in_use, running, waiting
+from fairlead.reporting.series import Steps, in_use, waiting
 
 
 @pytest.fixture
@@ -22,15 +22,14 @@ def two():
     return record(jobs, device_intervals=device_intervals(held))
 
 
-def test_use_running_and_waiting_by_hand(two):
+def test_use_and_waiting_by_hand(two):
     assert (in_use(two).edge_s.tolist(), in_use(two).value.tolist()) == ([0, 10, 20, 30], [2, 1, 2])
-    assert running(two).value.tolist() == [1]
     assert (waiting(two).edge_s.tolist(), waiting(two).value.tolist()) == ([0, 5, 20, 30], [0, 1, 0])
 
 
 def test_without_stretches_the_integrals_are_the_same(two):
     bare = dataclasses.replace(two, device_intervals=None)
-    for series in (in_use, running, waiting):
+    for series in (in_use, waiting):
         assert series(bare).integral() == pytest.approx(series(two).integral())
 
 
@@ -38,7 +37,6 @@ def test_integrals_are_the_totals_of_the_jobs():
     run = played("las", 120)
     jobs = run.jobs
     assert in_use(run).integral() == pytest.approx(jobs.accelerator_s.sum())
-    assert running(run).integral() == pytest.approx(jobs.run_s.sum())
     assert waiting(run).integral() == pytest.approx((jobs.ended_s - jobs.submitted_s - jobs.run_s).sum())
     assert in_use(run).value.max() <= run.cluster.size
     assert waiting(run).value.min() == 0
@@ -61,7 +59,7 @@ def test_thinning_keeps_the_integral_the_span_and_the_range(steps, points):
 
 def test_a_record_of_nothing_has_empty_series():
     run = record(outcomes([], [], []), device_intervals=device_intervals([]))
-    for series in (in_use, running, waiting):
+    for series in (in_use, waiting):
         assert (series(run).integral(), series(run).mean(), len(series(run).at_most(5).value)) == (0, 0, 0)
 
 

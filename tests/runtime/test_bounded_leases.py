@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from test_together import Together, all_ended, check_journal, run
 
 from fairlead.core.cluster import Cluster
 from fairlead.runtime.protocol.orders import Extend
+
+pytestmark = pytest.mark.long
 
 
 def test_jobs_with_bounds_ask_are_answered_and_do_every_step_once(tmp_path):

@@ -17,6 +17,8 @@ from fairlead.core import events as ev
 from fairlead.files import atomic_write
 from fairlead.journal.recovery import read_journal
 
+pytestmark = pytest.mark.long
+
 ONE = {"machines": "1xv100:1", "policy": "fifo"}
 TWO = {"machines": "1xv100:1,1xk80:1", "policy": "fifo"}
 

@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster_at_work import SOURCE, ClusterAtWork
 
 from fairlead.core import events as ev
 from fairlead.core.observations import observation_name
 from fairlead.journal.recovery import read_journal
+
+pytestmark = pytest.mark.long
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "jobs" / "elastic.py"
 

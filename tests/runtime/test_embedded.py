@@ -16,6 +16,8 @@ import pytest
 from fairlead.runtime.embedded import embedded
 from foundry import PATIENCE_S, ends, environment
 
+pytestmark = pytest.mark.long
+
 HOLDS_ONE = """
 import sys, time
 from pathlib import Path

@@ -17,6 +17,8 @@ from fairlead.config.schedulers import parse_part
 from fairlead.core.cluster import Cluster, Node
 from foundry import ends, foundry
 
+pytestmark = pytest.mark.long
+
 
 @contextmanager
 def on_engine(root: Path, machines: int = 2, gone: str = "", **about: Any) -> Iterator[tuple[ClusterAtWork, Path]]:

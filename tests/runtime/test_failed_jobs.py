@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 
+pytestmark = pytest.mark.long
+
 SAYS = "import sys; print('[/no/data]: it is not there', flush=True); sys.exit(3)"
 
 

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import pytest
 from cluster_at_work import SOURCE, ClusterAtWork
 
 from fairlead.cli.main import app
@@ -15,6 +16,8 @@ from fairlead.core import events as ev
 from fairlead.core.job import BATCH_SIZE, Regime
 from fairlead.engine.apply import replay_events
 from fairlead.journal.recovery import read_journal
+
+pytestmark = pytest.mark.long
 
 SMALL, LARGE, STEPS = 32, 512, 800
 SMALL_S, LARGE_S = 0.04, 0.08  # a step: at the large size eight times as much is done in a second, on a busy machine still more

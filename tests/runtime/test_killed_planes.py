@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cluster_at_work import ClusterAtWork, gone_is_fine
 
+pytestmark = pytest.mark.long
+
 
 def provoke(cluster: ClusterAtWork, kind: str, number: int) -> None:
     """Something that makes the control plane write an event of that kind, sooner or later."""

@@ -12,6 +12,8 @@ from cluster_at_work import ClusterAtWork, gone_is_fine, wait_for
 from test_engines import on_engine
 from test_killed_planes import provoke
 
+pytestmark = pytest.mark.long
+
 AT_THE_BEGINNING = ("JournalOpened", "NodeAdded", "NodeRepaired", "MemoChanged", "SchedulerSwitched")
 """Until then a policy with a memo moves jobs all the time; afterwards one job runs through everything."""
 

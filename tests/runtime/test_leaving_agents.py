@@ -7,11 +7,14 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from cluster_at_work import ClusterAtWork, wait_for
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
 from fairlead.journal.recovery import read_journal
+
+pytestmark = pytest.mark.long
 
 TWO = {"machines": "2xv100:2,2xk80:2", "policy": "fifo", "lease_s": 600.0, "grace_s": 600.0}
 

@@ -16,6 +16,8 @@ from cluster_at_work import ClusterAtWork, gone_is_fine, wait_for
 
 from postgres_server import PostgresServer
 
+pytestmark = pytest.mark.long
+
 ONE = {"machines": "2xv100:2", "policy": "fifo"}
 
 

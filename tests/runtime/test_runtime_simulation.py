@@ -14,6 +14,8 @@ from fairlead.testing.runtime_simulation.command import main, shrink
 from fairlead.testing.runtime_simulation.injected_faults import Fault
 from fairlead.testing.runtime_simulation.scenario import run_scenario
 
+pytestmark = pytest.mark.long
+
 SEEDS, AT_ONCE = 200, 20
 
 

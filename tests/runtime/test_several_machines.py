@@ -16,6 +16,8 @@ from certificates import certificates
 from fairlead.runtime.http_client import ControlPlaneClient, Unreachable
 from fairlead.runtime.protocol.code_archive import pack_code
 
+pytestmark = pytest.mark.long
+
 PLANE, ONE, TWO = "plane", "one", "two"
 GANG = """
 import os, sys, time

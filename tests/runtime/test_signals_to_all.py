@@ -16,6 +16,8 @@ from cluster_at_work import SOURCE, ClusterAtWork, wait_for
 from fairlead.runtime.agent.processes import descendants, find_process
 from foundry import ends, foundry
 
+pytestmark = pytest.mark.long
+
 EACH = int(os.environ.get("FAIRLEAD_SIGNALLED_JOBS", "4"))  # jobs with a lease, and as many without
 TIMES = int(os.environ.get("FAIRLEAD_SIGNALLED_TIMES", "2"))
 AT_SIGTERM = ("trap 'exit 0' TERM", "trap 'exit 143' TERM", "trap 'sleep 0.2; exit 7' TERM", ":")

@@ -18,6 +18,8 @@ from fairlead.runtime.drivers.slurm_driver import SlurmDriver, run_slurm
 from fairlead.testing.contracts.driver_contract import DriverContract
 from slurm_bed import SlurmBed
 
+pytestmark = pytest.mark.long
+
 PATIENCE_S = 120.0  # of Slurm's programs, on a busy machine
 
 

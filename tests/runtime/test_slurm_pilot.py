@@ -11,6 +11,8 @@ from pilot_at_work import PilotAtWork
 
 from slurm_bed import SlurmBed
 
+pytestmark = pytest.mark.long
+
 POLICIES = ("las", "max-min-fairness-perf")
 
 

@@ -24,6 +24,8 @@ from fairlead.runtime.http_client import STANDBY_HEADER, ControlPlaneClient
 from foundry import ends, foundry, free_port
 from postgres_server import PostgresServer
 
+pytestmark = pytest.mark.long
+
 
 class TwoControlPlanes(ClusterAtWork):
     """The first one is active, and the agent of the only node knows both. `journals` are the URLs by which they reach the

@@ -15,6 +15,8 @@ from fairlead.engine.apply import replay_events
 from fairlead.engine.fairness_ledger import nanoseconds
 from fairlead.journal.recovery import read_journal
 
+pytestmark = pytest.mark.long
+
 AWAY_S = 5000.0
 
 

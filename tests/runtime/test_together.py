@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import FIRST_STEP_S, SchedulerConfig
@@ -27,6 +28,8 @@ from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.tokens import Role, Tokens
 from fairlead.testing import check_events
+
+pytestmark = pytest.mark.long
 
 PATIENCE_S = 180.0
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")

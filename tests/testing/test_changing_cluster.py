@@ -22,6 +22,8 @@ from fairlead.simulator.backend import SimulatedBackend
 from fairlead.testing import check_events, cluster
 from fairlead.testing.builders import random_jobs, random_table
 
+pytestmark = pytest.mark.long
+
 FIRST = cluster("v100:4,v100:2,k80:4")
 KNOWN, NEW, TYPE = Node("v100-3", "v100", 4), Node("h100-4", "h100", 4), AcceleratorType("h100", 80.0, 4.0)
 LAST = FIRST.with_node(3, KNOWN).with_node(4, NEW, TYPE)

@@ -15,6 +15,8 @@ from fairlead.core.rng import stream
 from fairlead.testing import check_events
 from fairlead.testing.contracts.scenes import play_searches
 
+pytestmark = pytest.mark.long
+
 STAGES = ("policy", "admission", "placement", "termination")
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "user-job-quota": [{"limits": {"user-0": 1}, "default": 2}],

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "custom_stages"
 PAGE = (ROOT / "docs" / "guides" / "write-a-plugin.md").read_text(encoding="utf-8")

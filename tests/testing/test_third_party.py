@@ -30,6 +30,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 from custom_allocation import EqualUsers  # noqa: E402
 from custom_colocation import CoLocate  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 
 def run(*command: object, paths: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}

@@ -32,6 +32,8 @@ from fairlead.workloads.dynamics import RunConditions, Speed
 from fairlead.workloads.trace import Trace
 from toy_applications import EPOCHS, STEPS_OF_AN_EPOCH, times, write_applications
 
+pytestmark = pytest.mark.long
+
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 

@@ -27,7 +27,6 @@ from fairlead.workloads.catalogue import (
     accelerator_types,
     catalogue,
     claims,
-    distributable,
     gang_step_times,
     memory_gb_of,
     shared_rates,
@@ -72,7 +71,6 @@ def test_six_types_and_the_gang_sizes():
     assert TABLE.source == "modelled"
     for kind in TABLE.kinds:
         gangs = model_of(kind) in ("ResNet-18", "ResNet-50", "Transformer", "LM")
-        assert distributable(kind) == gangs
         assert TABLE.workers_of(kind) == ((1, 2, 4, 8) if gangs else (1,))
 
 
@@ -104,9 +102,8 @@ def test_it_is_one_value_that_nobody_can_write_to():
 
 
 def test_a_kind_it_does_not_know_is_named():
-    for question in (memory_gb_of, distributable):
-        with pytest.raises(UnknownName, match=r"ResNet-50 \(batch size 64\)"):
-            question("ResNet-50 (batch size 65)")
+    with pytest.raises(UnknownName, match=r"ResNet-50 \(batch size 64\)"):
+        memory_gb_of("ResNet-50 (batch size 65)")
 
 
 # what the Gavel paper reports (Figure 1)
@@ -152,7 +149,7 @@ def test_a_larger_batch_takes_longer_and_trains_more_samples():
             assert (slow * other.samples > fast * one.samples).all()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TABLE.kinds if distributable(kind)])
+@pytest.mark.parametrize("kind", [kind for kind in TABLE.kinds if len(TABLE.workers_of(kind)) > 1])
 def test_gangs_grow_sublinearly_and_suffer_from_being_spread(kind):
     sizes = np.array(TABLE.workers_of(kind))[:, None]
     rows = [TABLE.row(kind, n) for n in sizes[:, 0].tolist()]
@@ -167,7 +164,8 @@ def test_gangs_grow_sublinearly_and_suffer_from_being_spread(kind):
 
 def test_communication_hurts_the_language_model_most():
     v100 = TABLE.types.index("v100")
-    kept = {kind: TABLE.spread[TABLE.row(kind, 8), v100] / rate(kind, "v100", 8) for kind in TABLE.kinds if distributable(kind)}
+    kinds = [kind for kind in TABLE.kinds if 8 in TABLE.workers_of(kind)]
+    kept = {kind: TABLE.spread[TABLE.row(kind, 8), v100] / rate(kind, "v100", 8) for kind in kinds}
     assert min(kept, key=kept.__getitem__) == "LM (batch size 5)"
     assert kept["LM (batch size 5)"] < 0.5
     assert kept["ResNet-50 (batch size 128)"] > 0.85

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED, model_of
-from fairlead.workloads.catalogue import catalogue, distributable, memory_gb_of
+from fairlead.workloads.catalogue import catalogue, memory_gb_of
 from fairlead.workloads.generate import Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import check_job
@@ -133,9 +133,10 @@ def test_gangs_have_the_shares_of_the_paper_and_only_kinds_that_can():
     found = shares(job.workers for job in jobs)
     for size, share in {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}.items():
         assert found[size] == pytest.approx(share, abs=0.01)
-    assert all(distributable(job.kind) for job in jobs if job.workers > 1)
+    sizes = {kind: catalogue().workers_of(kind) for kind in catalogue().kinds}
+    assert all(job.workers in sizes[job.kind] for job in jobs)
     assert {model_of(job.kind) for job in jobs if job.workers == 8} == {"ResNet-18", "ResNet-50", "Transformer", "LM"}
-    assert any(not distributable(job.kind) for job in jobs)
+    assert any(sizes[job.kind] == (1,) for job in jobs)
 
 
 def test_shares_of_sizes_can_be_given():

@@ -205,7 +205,8 @@ def test_loss_curves_let_so_many_jobs_converge_early_and_the_others_with_their_l
     given = with_loss_curves(trace, seed=3, converging=0.6, at=0.25, within=0.01)
     assert given == with_loss_curves(trace, seed=3, converging=0.6, at=0.25, within=0.01)
     assert given.jobs == trace.jobs
-    shares = [given.losses[job.name].share_within(0.01) for job in trace.jobs]
+    curves = [given.losses[job.name] for job in trace.jobs]
+    shares = [one.scale * math.log((one.start - one.floor) / (0.01 * one.floor)) for one in curves]
     early = [share for share in shares if share < 0.9]
     assert early == pytest.approx([0.25] * len(early))
     assert [share for share in shares if share >= 0.9] == pytest.approx([1.0] * (1000 - len(early)))

@@ -260,7 +260,7 @@ def host(
     Small models take as long as the host needs to launch their kernels, so predicted speeds depend on these figures. Without a
     GPU, only the overhead of Python and PyTorch is measured.
     """
-    _needs_torch("torch")
+    _needs_torch()
     found = import_module("fairlead.profiling.host_probe").probe_host(device)
     if json:
         print_json(asdict(found))
@@ -364,16 +364,16 @@ def _onnx() -> str:
         raise FairleadError(f"reading a model's graph needs onnx: {install('predict')}") from None
 
 
-def _needs_torch(name: str) -> Any:
+def _needs_torch() -> Any:
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # else CUDA has the fastest first, and NVML would be asked of another
     try:
-        return import_module(name)
+        return import_module("torch")
     except ImportError:
         raise FairleadError(f"profiling trains models and needs torch: {install('torch')}") from None
 
 
 def _torch(device: str) -> Any:
-    torch = _needs_torch("torch")
+    torch = _needs_torch()
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise option_error("device", "an available device; this machine has no CUDA, so pass --device cpu", device)
     try:

@@ -392,9 +392,6 @@ def parse_numbers(option: str, text: str) -> list[float]:
     return found
 
 
-# Notes on standard error about what the user may not expect.
-
-
 def note_unknown_types(cluster: Cluster, trace: Trace) -> None:
     """Name GPU types that may be misspelt. Jobs that carry durations run on a type of any name; other jobs have a table."""
     known = [device.name for device in accelerator_types()]

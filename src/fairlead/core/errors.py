@@ -141,7 +141,7 @@ def _input_error(source: str, expected: str, line: int | None, field: str | None
     return InputError(source, expected, line=line, field=field, value=value)
 
 
-def _shorten(value: object, limit: int = 60) -> object:
+def _shorten(value: object) -> object:
     if isinstance(value, str):
         text = value
     else:
@@ -149,7 +149,7 @@ def _shorten(value: object, limit: int = 60) -> object:
             text = repr(value)
         except (ValueError, RecursionError):  # a number of thousands of digits, or what has one in it, or is too deep
             return f"{type(value).__name__} too large to show"
-    return value if len(text) <= limit else text[: limit - 1] + "…"
+    return value if len(text) <= 60 else text[:59] + "…"
 
 
 class NotInstalled(FairleadError):

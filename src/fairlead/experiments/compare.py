@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from fairlead.config.parameters import LARGEST_SEED
 from fairlead.config.registry import Registry
 from fairlead.config.schedulers import SchedulerConfig
@@ -24,6 +22,7 @@ from fairlead.experiments.inputs import TraceFile
 from fairlead.experiments.metrics import DEFAULTS, MetricOptions, Summary, interval, summarize
 from fairlead.experiments.run_record import RunRecord
 from fairlead.experiments.simulate import Faults, Simulation, run_simulation
+from fairlead.files import finite_or_none
 from fairlead.models.sensitivity import Sensitivity
 from fairlead.simulator.backend import Other
 from fairlead.simulator.costs import Costs
@@ -208,5 +207,5 @@ def mean_and_half_width(
             mean[name] = half[name] = None
             continue
         mean[name], width = interval(values)
-        half[name] = width if np.isfinite(width) else None
+        half[name] = finite_or_none(width)
     return mean, half

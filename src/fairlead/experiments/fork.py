@@ -123,16 +123,15 @@ class Fork:
             more_arrivals=self.more_arrivals * changes.arrivals,
         )
 
-    def launched_next(self, changes: ForkChanges | None = None, registry: Registry | None = None) -> frozenset[int | str]:
+    def launched_next(self, changes: ForkChanges) -> frozenset[int | str]:
         """The jobs that a decision now would start, with some changes: by number, or by name where they are new."""
-        changes = changes or ForkChanges()
         state, now = self._state(changes), self.start.view.time
         table, _ = _with_types(_with_sizes(self.table, changes.submit), state.cluster)
         for job in (*self.start.arrivals, *_submitted(changes.submit, table, now)[0]):
             if job.submitted_s <= now:
                 apply_event(state, ev.JobSubmitted(now, state.next_number, job))
         scheduler = _with_quotas(changes.scheduler or self.start.scheduler, changes.quotas)
-        stages = simulated_with(self.start.costs, scheduler).build(table, registry or Registry.installed())
+        stages = simulated_with(self.start.costs, scheduler).build(table, Registry.installed())
         view = state.snapshot(
             run_to_completion=stages.run_to_completion, first_step_s=stages.first_step_s, round_s=stages.round_s
         )

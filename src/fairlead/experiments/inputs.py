@@ -42,10 +42,10 @@ class TraceFile:
     applications: Path | None = None  # measured applications that its jobs train
     columns: Mapping[str, str] = field(default_factory=dict, hash=False)  # own names of columns, and the native ones
 
-    def read(self, table: ThroughputTable | None = None, registry: Registry | None = None) -> Trace:
+    def read(self, table: ThroughputTable | None = None) -> Trace:
         if is_stream(self.path):
             raise InputError(self.path, "a regular file")
-        formats, name = known_formats(registry, table), self.format
+        formats, name = known_formats(table), self.format
         if self.columns:
             require(name in (None, NativeTrace.name), "--columns", "the native format, or none, as --format", "format", name)
             formats, name = {NativeTrace.name: NativeTrace(self.columns, job_prediction)}, NativeTrace.name
@@ -58,11 +58,10 @@ class TraceFile:
         return trace if self.regimes is None else with_regimes(trace, self.regimes)
 
 
-def known_formats(registry: Registry | None = None, table: ThroughputTable | None = None) -> Mapping[str, Format]:
+def known_formats(table: ThroughputTable | None = None) -> Mapping[str, Format]:
     """All trace formats, built-in and third-party; the more specific ones come first."""
-    registry = registry or Registry.installed()
     formats: dict[str, Format] = {}
-    for entry in sorted(registry.of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
+    for entry in sorted(Registry.installed().of("format"), key=lambda entry: _ORDER.get(entry.name, len(_ORDER))):
         made = NativeTrace(check_prediction=job_prediction) if entry.name == NativeTrace.name else entry.load()()
         formats[entry.name] = GavelTrace(_run_time(table)) if isinstance(made, GavelTrace) and table is not None else made
     return formats

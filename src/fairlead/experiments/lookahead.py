@@ -121,7 +121,6 @@ def simulate_forward(
     table: ThroughputTable,
     numbers: Sequence[int],
     horizon_s: float = HORIZON_S,
-    registry: Registry | None = None,
     keep_running: Callable[[float], bool] = lambda simulated_s: True,
     unknown: frozenset[int] = frozenset(),
     until_started: bool = False,
@@ -144,7 +143,7 @@ def simulate_forward(
         places = place_of[plan.launches.jobs]
         begun[places[places >= 0]] = True
 
-    loop = forward_loop(start, start.scheduler, table, registry=registry, on_decision=note)
+    loop = forward_loop(start, start.scheduler, table, on_decision=note)
     lasting = (job.steps > HORIZON_S * fastest_rate(job, table) for job in start.arrivals)  # copies of jobs of unknown end
     endless = unknown.union(view.next_number + place for place, is_endless in enumerate(lasting) if is_endless)
 
@@ -243,7 +242,7 @@ class Scenarios:
     def simulate(self, seed: int | None, keep_running: Callable[[float], bool] = lambda simulated_s: True) -> ForwardRun:
         """One simulation; it stops when `keep_running`, called with the simulated seconds, says no."""
         start = self.start if seed is None else self._scenario(seed)
-        args = (start, self.table, self.numbers, self.horizon_s, None, keep_running, self.unknown)
+        args = (start, self.table, self.numbers, self.horizon_s, keep_running, self.unknown)
         return simulate_forward(*args, until_started=seed is not None and not self._preempts)
 
     def _scenario(self, seed: int) -> StartingPoint:
@@ -288,29 +287,6 @@ def _summary(times: Sequence[JobTimes], factor: Widening) -> tuple[JobTimes, ...
     starts = forecast_interval((one.starts_s for one in times), factor.starts)
     ends = forecast_interval((one.ends_s for one in times), factor.ends)
     return tuple(map(JobTimes, starts, ends))
-
-
-def forecast_jobs(
-    state: State,
-    table: ThroughputTable,
-    options: ForecastOptions,
-    *,
-    horizon_s: float = HORIZON_S,
-    unknown: frozenset[int] = frozenset(),
-    factor: Widening = NOT_WIDENED,
-    start_another: Callable[[], bool] = lambda: True,
-    keep_running: Callable[[float], bool] = lambda simulated_s: True,
-) -> tuple[JobForecast, ...]:
-    """Forecast the jobs that have not ended, by number. Every job must end at a rate that `table` has.
-
-    Args:
-        start_another: called after each simulation; False ends the forecast.
-        keep_running: called during a simulation with the simulated seconds; False stops it. A stopped simulation counts only if
-            it is the first.
-    """
-    scenarios = Scenarios(state, table, options, horizon_s, unknown)
-    runs = [*_simulations(scenarios, start_another, keep_running)]
-    return scenarios.forecasts([run for place, run in enumerate(runs) if run.complete or not place], factor)
 
 
 def _simulations(

@@ -17,6 +17,7 @@ from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.errors import InputError, require
 from fairlead.core.job import Phase
 from fairlead.experiments.run_record import JobOutcomes, RunRecord
+from fairlead.files import finite_or_none
 
 # Finish-time fairness: ρ = JCT / (exclusive run time × N), N = max(1, contention). The contention is jobs in the system per
 # accelerator (Shockwave, NSDI'23, appendix): over the job's own life, as in the paper, or over the trace, as in its artifact.
@@ -240,7 +241,7 @@ class Summary:
     def to_dict(self) -> dict[str, float | int | None]:
         """The metrics for JSON, then facts of the run; values that are not numbers are None."""
         metrics = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "facts"}
-        return {name: _plain(value) for name, value in {**metrics, **self.facts, **metrics}.items()}
+        return {name: finite_or_none(value) for name, value in {**metrics, **self.facts, **metrics}.items()}
 
 
 def summarize(record: RunRecord, options: MetricOptions = DEFAULTS) -> Summary:
@@ -370,7 +371,3 @@ def _mean(values: Floats) -> float:
 
 def _quantile(values: Floats, share: float) -> float:
     return float(np.quantile(values, share)) if len(values) else math.nan
-
-
-def _plain(value: float | int) -> float | int | None:
-    return value if isinstance(value, int) or math.isfinite(value) else None

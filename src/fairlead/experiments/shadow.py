@@ -25,6 +25,7 @@ from fairlead.experiments.differences import MIN_JOBS_PER_WINDOW, MIN_WINDOWS, W
 from fairlead.experiments.metrics import DEFAULTS, completion_times, disjoint, finish_time_fairness
 from fairlead.experiments.resimulate import ExogenousInputs, RecordedRun, exogenous_inputs, resimulation
 from fairlead.experiments.run_record import RunRecord
+from fairlead.files import finite_or_none
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
 
 SHADOW_METRICS = {
@@ -85,12 +86,12 @@ class ShadowComparison:
             middle, half = one.difference.difference, one.difference.half_width
             values = {"live": one.live, "control": one.control, "shadow": one.shadow, "difference": one.shadow - one.control}
             values |= {"low": middle - half, "high": middle + half}
-            return {name: value if math.isfinite(value) else None for name, value in values.items()}
+            return {name: finite_or_none(value) for name, value in values.items()}
 
         about = {"scheduler": self.scheduler, "live_scheduler": self.live_scheduler, "second": self.second}
         counts = {"jobs": self.jobs, "compared": self.compared}
-        error = self.model_error if math.isfinite(self.model_error) else None
-        found = {**about, **counts, "metrics": {name: row(one) for name, one in self.metrics.items()}, "model_error": error}
+        metrics, error = {name: row(one) for name, one in self.metrics.items()}, finite_or_none(self.model_error)
+        found = {**about, **counts, "metrics": metrics, "model_error": error}
         return found | {"verdict": self.verdict, "unmeasured": list(self.guessed), "undeclared": self.undeclared}
 
 

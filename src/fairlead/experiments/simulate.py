@@ -169,12 +169,12 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     return Begun(loop, table, rates)
 
 
-def requests_of(run: SimulationRun, most: float = 4e6, seed: int = 0) -> ServingResult | None:
-    """The served requests of a simulation's sessions, at most about this many; None without sessions."""
+def requests_of(run: SimulationRun, seed: int = 0) -> ServingResult | None:
+    """The served requests of a simulation's sessions, at most about four million; None without sessions."""
     world = run.loop.backend
     if not isinstance(world, SimulatedBackend) or world.sessions is None or not world.sessions.jobs:
         return None
-    return world.sessions.history().sampled(most, seed=seed)
+    return world.sessions.history().sampled(4e6, seed=seed)
 
 
 def left_waiting(run: SimulationRun) -> dict[str, Reason]:

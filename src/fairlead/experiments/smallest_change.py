@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from fairlead.config.registry import Registry
 from fairlead.core.cluster import Node
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Job
@@ -63,8 +62,6 @@ def smallest_changes(
     *,
     budget_s: float = math.inf,
     delays: bool = True,
-    registry: Registry | None = None,
-    clock: Callable[[], float] = time.monotonic,
     on_found: Callable[[FoundChanges], None] = lambda found: None,
 ) -> FoundChanges:
     """Search for the smallest changes of each kind that start a job which waits.
@@ -74,11 +71,11 @@ def smallest_changes(
         delays: Also simulate ahead, to find the jobs that each change would delay.
         on_found: Gets what is known so far, whenever that is more: one decision may take longer than the budget.
     """
-    began, job = clock(), fork.start.view.job_of[number]
+    began, job = time.monotonic(), fork.start.view.job_of[number]
 
     def starts(changes: ForkChanges) -> bool:
         key = job.name if changes.submit else number
-        return key in fork.launched_next(changes, registry)
+        return key in fork.launched_next(changes)
 
     found, unsearched = list[SmallestChange](), list[str]()
 
@@ -88,12 +85,12 @@ def smallest_changes(
         return known
 
     report(_KINDS)
-    if number in fork.launched_next(registry=registry):
+    if number in fork.launched_next(ForkChanges()):
         return report(starts=True)
     kinds = list(_KINDS)
     for place, (kind, candidates) in enumerate(_KINDS.items()):
         for size, text, changes in candidates(fork, number, job):
-            if clock() - began > budget_s:
+            if time.monotonic() - began > budget_s:
                 unsearched.append(kind)
                 break
             try:
@@ -105,7 +102,7 @@ def smallest_changes(
                 break
         report(kinds[place + 1 :])
     if delays and found:
-        found = _with_delays(fork, number, found, lambda: clock() - began < budget_s, registry)
+        found = _with_delays(fork, number, found, lambda: time.monotonic() - began < budget_s)
     return report()
 
 
@@ -197,13 +194,11 @@ def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
-def _with_delays(
-    fork: Fork, number: int, found: list[SmallestChange], in_time: Callable[[], bool], registry: Registry | None
-) -> list[SmallestChange]:
+def _with_delays(fork: Fork, number: int, found: list[SmallestChange], in_time: Callable[[], bool]) -> list[SmallestChange]:
     """The changes with the jobs that would end later, by a simulation without further arrivals."""
 
     def run(one: Fork) -> ForkRun | None:
-        done = run_fork(one, registry=registry, keep_running=lambda simulated_s: in_time())
+        done = run_fork(one, keep_running=lambda simulated_s: in_time())
         return done if in_time() else None
 
     control = run(fork)

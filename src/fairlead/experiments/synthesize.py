@@ -13,7 +13,6 @@ from types import TracebackType
 
 import numpy as np
 
-from fairlead.config.registry import Registry
 from fairlead.config.schedulers import Part, SchedulerConfig, scheduler_of
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.errors import InputError, near_or_all, require
@@ -94,11 +93,10 @@ def forecast_candidate(
     candidate: SchedulerConfig,
     table: ThroughputTable,
     limit: ScoreLimit | None = None,
-    registry: Registry | None = None,
 ) -> CandidateForecast:
     """Simulate a candidate until all jobs have ended, or until it cannot win any more."""
     try:
-        loop = forward_loop(start, candidate, table, registry=registry)
+        loop = forward_loop(start, candidate, table)
         progress = _Progress(start, loop.state, limit, table)
         loop.run(stop=progress.cannot_win)
     except Exception as problem:  # a faulty part, or jobs that would never end: not to be chosen
@@ -359,7 +357,6 @@ def synthesize(
     *,
     every: int = 10,
     journal: Journal | None = None,
-    registry: Registry | None = None,
     gantt: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> Synthesized:
@@ -370,7 +367,7 @@ def synthesize(
     require(every >= 1, "synthesize", "a whole number of rounds, at least 1", "every", every)
     if gantt and journal is None:
         journal = MemoryJournal()
-    begun = begin(given, journal or NoJournal(), registry)
+    begun = begin(given, journal or NoJournal())
     loop, stop = begun.loop, stop_of(given, on_progress)
     over = False
 

@@ -26,6 +26,7 @@ from fairlead.experiments.fork import Fork, ForkChanges, ForkedJob, ForkRun, run
 from fairlead.experiments.lookahead import HORIZON_S, StartingPoint
 from fairlead.experiments.resimulate import exogenous_inputs
 from fairlead.experiments.run_record import IntervalRecorder, RunRecord, outcomes, service_by_type
+from fairlead.files import finite_or_none
 from fairlead.simulator.faults import outage_events
 
 METRICS = {
@@ -97,7 +98,7 @@ class WhatIfResult:
             name: {"control": control, "changed": changed, **ends(difference, 1.0 if name == "utilization" else math.inf)}
             for name, (control, changed, difference) in self.metrics.items()
         }
-        starts = {name: [_finite(each) for each in both] for name, both in self.starts.items()}
+        starts = {name: [finite_or_none(each) for each in both] for name, both in self.starts.items()}
         found = {"metrics": metrics, "users": [*map(row, self.users)], "jobs": [*map(row, self.jobs)], "starts_s": starts}
         shown = {"timelines": list(self.timelines)} if self.timelines else {}
         return found | {"scenarios": self.scenarios, "guesses": list(self.guesses)} | shown
@@ -108,11 +109,7 @@ def ends(one: PairedDifference, most: float = math.inf) -> dict[str, float | Non
     half = one.half_width if one.pairs >= MIN_SCENARIOS else math.nan
     low, high = one.difference - half, one.difference + half
     both = (max(low, -most), min(high, most)) if math.isfinite(half) else (None, None)
-    return {"difference": _finite(one.difference), "low": both[0], "high": both[1]}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {"difference": finite_or_none(one.difference), "low": both[0], "high": both[1]}
 
 
 def what_if(

@@ -16,6 +16,7 @@ from typing import IO, TypeVar
 from urllib.parse import quote
 
 from fairlead.core.errors import JournalError, JournalInUse
+from fairlead.files import sync_directory
 from fairlead.journal.sql_journal import Cursor, DatabaseJournal, DuplicateSequence
 
 SCHEMA = (
@@ -108,7 +109,7 @@ class _Sqlite:
                     raise JournalError(f"{self.where}: its file system does not support WAL; use another")
                 connection.execute("PRAGMA synchronous = FULL")
                 if fresh:
-                    _sync_folder(self._path.absolute().parent)
+                    sync_directory(self._path.absolute().parent)  # else a power failure may lose the file
             else:
                 connection.execute("SELECT count(*) FROM sqlite_master")
         except BaseException:
@@ -166,12 +167,3 @@ def _make_private(path: Path) -> None:
         with suppress(FileNotFoundError, PermissionError):
             if file.stat().st_mode & 0o077:
                 file.chmod(0o600)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file is only found again after a power failure when its folder's entry is on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -88,11 +88,6 @@ class StepModel:
     def to_data(self) -> list[float]:
         return [*self.grad, *self.across, *self.inside, self.overlap]
 
-    @classmethod
-    def from_data(cls, data: Sequence[float]) -> StepModel:
-        a, b, c, d, e, f, overlap = data
-        return cls((a, b), (c, d), (e, f), overlap)
-
 
 def _line(x: Floats, y: Floats, scale: Floats) -> tuple[float, float]:
     """The α and β ≥ 0 with the least squares of (α + β·x − y) / scale."""

@@ -92,16 +92,8 @@ class CachingAllocator:
         self.blocks[block.key()] = block
 
 
-def memory_use(trace: StepTrace, repeats: int = 3) -> MemoryUse:
-    """Replay a trace.
-
-    Args:
-        trace: The trace.
-        repeats: How often the last step is repeated, because free memory gets more fragmented in the first steps.
-
-    Returns:
-        The peaks after the first step.
-    """
+def memory_use(trace: StepTrace) -> MemoryUse:
+    """The peaks after the first step. The last step is repeated: free memory gets more fragmented in the first steps."""
     allocator, live = CachingAllocator(), dict[tuple[int, int], _Block]()
     held: dict[str, int] = defaultdict(int)
     peak, parts = 0, dict[str, int]()
@@ -114,7 +106,7 @@ def memory_use(trace: StepTrace, repeats: int = 3) -> MemoryUse:
             held[trace.categories.get(name[1], "activations")] -= block.size
             allocator.release(block)
 
-    for turn, events in enumerate([trace.setup, *trace.steps, *[last] * repeats]):
+    for turn, events in enumerate([trace.setup, *trace.steps, *[last] * 3]):
         copy = max(0, turn - len(trace.steps))  # which repetition of the last step
         if turn == 2:
             peak = 0  # as measured: after the first step

@@ -288,7 +288,7 @@ def _attention(
         )[0]
     if mask is None and low and query.shape[-1] == width:
         scale = scale or query.shape[-1] ** -0.5
-        query, key, value = (_padded(one, 8) for one in (query, key, value))
+        query, key, value = (_padded(one) for one in (query, key, value))
         found = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, scale=scale)[0]
         return found[..., :width] if found.shape[-1] != width else found
     if groups > 1 and enable_gqa:
@@ -298,14 +298,14 @@ def _attention(
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -1e4)
         mask = mask.to(query.dtype)
         if mask.shape[-1] % 8:  # padded to rows of 16 bytes
-            mask = _padded(mask, 8)[..., : mask.shape[-1]]
+            mask = _padded(mask)[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     saves = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
     return aten._scaled_dot_product_efficient_attention(query, key, value, mask, saves, dropout, causal, scale=scale)[0]
 
 
-def _padded(values: Any, multiple: int) -> Any:
-    return torch.nn.functional.pad(values, (0, -values.shape[-1] % multiple)) if values.shape[-1] % multiple else values
+def _padded(values: Any) -> Any:
+    return torch.nn.functional.pad(values, (0, -values.shape[-1] % 8)) if values.shape[-1] % 8 else values
 
 
 def _recurrent(kind: str, note_kernel: Callable[..., None]) -> Callable[..., Any]:

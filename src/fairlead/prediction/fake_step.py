@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +55,6 @@ class StepTrace:
     categories: Mapping[int, str]  # of each tensor; activations where none is given
     kernels: tuple[Kernel, ...]  # of the last step
     parameters: int
-    trainable: int
     parameter_bytes: int
     gradient_bytes: int
     tensors: int  # trainable ones
@@ -63,10 +62,6 @@ class StepTrace:
     modules: int  # that are called in a step
     blocks: tuple[int, ...]  # bytes of the parameters of each repeated block, then of the others
     notes: tuple[str, ...] = ()
-
-    def to_data(self) -> dict[str, Any]:
-        """The trace as plain data."""
-        return {**asdict(self), "kernels": [list(one) for one in self.kernels]}
 
 
 def trace_step(training: Training, steps: int = 1) -> StepTrace:
@@ -110,7 +105,6 @@ def trace_step(training: Training, steps: int = 1) -> StepTrace:
             dict(recorder.categories),
             tuple(one._replace(times=times) for one, times in recorder.kernels.items()),
             sum(one.numel() for one, _ in parameters),
-            sum(one.numel() for one in trained),
             sum(one.numel() * one.element_size() for one, _ in parameters),
             sum(one.numel() * one.element_size() for one in trained),
             len(trained),

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from fairlead.prediction.graph import CELLS, CONVOLUTIONS, PRODUCTS, Graph, Operator
-from fairlead.prediction.onnx_process import load_graph_in_process
 
 TABLE_3 = (
     *("Exp", "Split", "Constant", "GlobalAveragePool", "ReduceMean", "MaxPool", "GRU", "Reshape", "LSTM", "Concat", "Gather"),
@@ -21,27 +19,19 @@ COUNTED = (*TABLE_3, "MatMul", "Softmax", "LayerNormalization", "Add", "Mul", "C
 BYTES = 4  # single precision
 
 
-@dataclass(frozen=True)
-class DeviceSpeeds:
-    """Speeds of a device and its host in small training steps, as orders of magnitude; the learners correct the rest. The
-    defaults are rounded numbers that reproduce the steps measured on an H200."""
-
-    convolution_flops_per_s: float = 140e12
-    product_flops_per_s: float = 60e12
-    bytes_per_s: float = 2e12
-    thin: float = 5.0  # slowdown of convolutions with few operations per element, relative to their bytes
-    loss: float = 120.0  # number of strided reads and writes of the outputs for the loss
-    kernel_s: float = 9e-6  # an operator takes no less
-    recurrence_s: float = 15e-6  # one step of a recurrent cell
-    host_s: float = 35e-6  # to prepare and launch an operator, once
-    update_s: float = 3e-6  # to update a parameter tensor
-    step_s: float = 400e-6  # the loss, the optimizer
-
-
+# Speeds of a device and its host in small training steps, as orders of magnitude; the learners correct the rest. They are
+# rounded numbers that reproduce the steps measured on an H200.
+CONVOLUTION_FLOPS_PER_S = 140e12
+PRODUCT_FLOPS_PER_S = 60e12
+BYTES_PER_S = 2e12
 THIN = 128.0  # operations for each element written, below which a convolution is thin
-
-
-H200 = DeviceSpeeds()
+THIN_SLOWDOWN = 5.0  # of a thin convolution, relative to its bytes
+LOSS = 120.0  # number of strided reads and writes of the outputs for the loss
+KERNEL_S = 9e-6  # an operator takes no less
+RECURRENCE_S = 15e-6  # one step of a recurrent cell
+HOST_S = 35e-6  # to prepare and launch an operator, once
+UPDATE_S = 3e-6  # to update a parameter tensor
+STEP_S = 400e-6  # the loss, the optimizer
 BACKWARD_FACTOR = 2.0  # the backward pass does twice the work of the forward pass
 
 
@@ -81,24 +71,14 @@ NAMES = frozenset({one.name for one in fields(Features)} - {"counts", "unknown"}
 """The names of the columns."""
 
 
-def features_of(
-    path: Path | str,
-    batch_size: int | None = None,
-    machine: DeviceSpeeds = H200,
-    sizes: Mapping[str, int] | None = None,
-) -> Features:
-    """The features of an ONNX file, trained with this batch size or its own. `sizes` are other open dimensions, by name."""
-    return graph_features(load_graph_in_process(Path(path), sizes), batch_size, machine)
-
-
-def graph_features(graph: Graph, batch_size: int | None = None, machine: DeviceSpeeds = H200) -> Features:
+def graph_features(graph: Graph, batch_size: int | None = None) -> Features:
     """The features of a graph, trained with this batch size; None: the batch size of the file."""
     batch = batch_size or graph.batch_size
     scale = batch / graph.batch_size
     scaled = [_at(one, scale) for one in graph.operators]
-    device_s = sum(_device_s(one, machine) for one in scaled)
-    device_s += _loss_s(graph, scale, machine) + _update_s(graph, machine)
-    host_s = machine.step_s + (1 + BACKWARD_FACTOR) * machine.host_s * len(scaled) + machine.update_s * graph.parameter_tensors
+    device_s = sum(_device_s(one) for one in scaled)
+    device_s += _loss_s(graph, scale) + _update_s(graph)
+    host_s = STEP_S + (1 + BACKWARD_FACTOR) * HOST_S * len(scaled) + UPDATE_S * graph.parameter_tensors
     return Features(
         flops=sum(one.flops for one in scaled),
         convolution_flops=sum(one.flops for one in scaled if one.kind in CONVOLUTIONS),
@@ -127,23 +107,23 @@ def _at(one: Operator, scale: float) -> Operator:
     return Operator(one.kind, scale * one.flops, scale * one.read, scale * one.written, one.weights, one.length)
 
 
-def _device_s(one: Operator, machine: DeviceSpeeds) -> float:
+def _device_s(one: Operator) -> float:
     """The time of an operator, forward and backward."""
-    moved = BYTES * (one.read + one.written + one.weights) / machine.bytes_per_s
+    moved = BYTES * (one.read + one.written + one.weights) / BYTES_PER_S
     if one.kind in CELLS:
-        computed = one.flops / machine.product_flops_per_s
-        return (1 + BACKWARD_FACTOR) * max(computed, moved, machine.recurrence_s * one.length)
-    speed = machine.convolution_flops_per_s if one.kind in CONVOLUTIONS else machine.product_flops_per_s
+        computed = one.flops / PRODUCT_FLOPS_PER_S
+        return (1 + BACKWARD_FACTOR) * max(computed, moved, RECURRENCE_S * one.length)
+    speed = CONVOLUTION_FLOPS_PER_S if one.kind in CONVOLUTIONS else PRODUCT_FLOPS_PER_S
     computed = one.flops / speed if one.kind in CONVOLUTIONS | PRODUCTS else 0.0
     if one.kind in CONVOLUTIONS and one.flops < THIN * one.written:
-        moved *= machine.thin
-    return (1 + BACKWARD_FACTOR) * max(computed, moved, machine.kernel_s)
+        moved *= THIN_SLOWDOWN
+    return (1 + BACKWARD_FACTOR) * max(computed, moved, KERNEL_S)
 
 
-def _loss_s(graph: Graph, scale: float, machine: DeviceSpeeds) -> float:
-    return machine.loss * BYTES * scale * graph.outputs / machine.bytes_per_s + 10 * machine.kernel_s
+def _loss_s(graph: Graph, scale: float) -> float:
+    return LOSS * BYTES * scale * graph.outputs / BYTES_PER_S + 10 * KERNEL_S
 
 
-def _update_s(graph: Graph, machine: DeviceSpeeds) -> float:
+def _update_s(graph: Graph) -> float:
     """The time to read and write weights, gradients and momentum."""
-    return 5 * BYTES * graph.parameters / machine.bytes_per_s
+    return 5 * BYTES * graph.parameters / BYTES_PER_S

@@ -48,29 +48,28 @@ class Dataset:
         return replace(some, utilization=np.array([percent[name] for name in some.names]))
 
 
-def dataset(
-    measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]], source: object = "features"
-) -> Dataset:
+def dataset(measured: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]) -> Dataset:
     """The configurations with measurements and features; measurements with a problem are left out."""
     known = {row["name"]: row for row in features if "problem" not in row}
     rows = [row for row in measured if "problem" not in row and row["name"] in known and "utilization" in row]
     if len(rows) < 2:
-        raise InputError(source, "measurements and features of the same configurations", field="name", value=len(rows))
+        raise InputError("features", "measurements and features of the same configurations", field="name", value=len(rows))
     return Dataset(
         tuple(row["name"] for row in rows),
         tuple(row["family"] for row in rows),
-        tuple(stored_features(known[row["name"]], source).column() for row in rows),
+        tuple(stored_features(known[row["name"]]).column() for row in rows),
         *(np.array([row[name] for row in rows]) for name in ("utilization", "allocated_mb", "reserved_mb", "device_memory_mb")),
     )
 
 
-def stored_features(row: Mapping[str, Any], source: object = "features") -> Features:
+def stored_features(row: Mapping[str, Any]) -> Features:
     """Features as `fairlead profile features` wrote them."""
     try:
         found = Features(**{one.name: row[one.name] for one in fields(Features)})
         found.column()
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise InputError(source, f"features as `fairlead profile features` writes them: {problem}", field=row["name"]) from None
+        wanted = f"features as `fairlead profile features` writes them: {problem}"
+        raise InputError("features", wanted, field=row["name"]) from None
     return found
 
 
@@ -199,9 +198,9 @@ def errors_by_family(data: Dataset, learner: Learner, on_fit: Callable[[], None]
     return _held_out(data, learner, folds, on_fit)
 
 
-def errors_at_random(data: Dataset, learner: Learner, seed: int = 0, on_fit: Callable[[], None] | None = None) -> HeldOutErrors:
+def errors_at_random(data: Dataset, learner: Learner, on_fit: Callable[[], None] | None = None) -> HeldOutErrors:
     """Predict each random fold of rows from the others."""
-    return _held_out(data, learner, random_folds(len(data), seed), on_fit)
+    return _held_out(data, learner, random_folds(len(data), 0), on_fit)
 
 
 def _held_out(data: Dataset, learner: Learner, folds: list[Ints], on_fit: Callable[[], None] | None) -> HeldOutErrors:

@@ -126,7 +126,6 @@ class Graph:
     positions: float  # places with their own loss: samples, tokens or pixels
     kept: float  # elements that the backward pass needs
     largest: float  # elements of the largest tensor
-    shapeless: int  # tensors of unknown shape, which are not counted
     open_batch: bool = False  # the file leaves the batch size open; 1 is assumed
 
 
@@ -190,7 +189,6 @@ class _Walk:
             positions=float(_positions(outputs[0])) if outputs else 0.0,
             kept=float(sum(self.kept.values())),
             largest=float(max((_elements(shape) for shape in made), default=0)),
-            shapeless=sum(shape is None for shape in made),
             open_batch=given[0] in self.left_open,
         )
 
@@ -281,18 +279,18 @@ def _positions(shape: Shape) -> int:
     return math.prod((*shape[:1], *shape[2:])) if shape else 0
 
 
-def _attribute(node: Any, name: str, otherwise: int) -> int:
-    return next((int(each.i) for each in node.attribute if each.name == name), otherwise)
+def _attribute(node: Any, name: str) -> int:
+    return next((int(each.i) for each in node.attribute if each.name == name), 0)
 
 
 def _of_product(node: Any, inputs: list[Shape], out: int) -> float:
-    depth = inputs[0][0 if _attribute(node, "transA", 0) else -1] if inputs[0] else 0
+    depth = inputs[0][0 if _attribute(node, "transA") else -1] if inputs[0] else 0
     return 2.0 * out * depth
 
 
 def _of_cells(node: Any, inputs: list[Shape], out: int) -> float:
     length, batch, features = inputs[0]
-    hidden = _attribute(node, "hidden_size", 0)
+    hidden = _attribute(node, "hidden_size")
     directions = inputs[1][0]
     return 2.0 * length * batch * directions * GATES[node.op_type] * hidden * (features + hidden)
 

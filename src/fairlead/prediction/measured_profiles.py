@@ -21,7 +21,7 @@ from fairlead.profiling.results import device_of, measured_set, measured_sets
 
 Measurements: TypeAlias = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """The device, and the measurements."""
-SOLO_FIELDS = ("utilization", "memory_utilization", "device_memory_mb", "family", "steps_per_s")
+SOLO_FIELDS = ("utilization", "device_memory_mb", "family", "steps_per_s")
 UNDISTURBED = 60.0  # percent of utilization, of both together, that leaves both undisturbed
 
 
@@ -33,7 +33,6 @@ class SoloProfile:
     family: str
     steps_per_s: float
     utilization: float
-    memory_utilization: float
     memory_mb: float
     multiprocessors: float | None = None  # busy, in percent, where the device was asked
 
@@ -100,7 +99,6 @@ def profiles_of(
             one["family"],
             one["steps_per_s"],
             one["utilization"],
-            one["memory_utilization"],
             one["device_memory_mb"],
             (active or {}).get(one["name"]),
         )

@@ -123,7 +123,6 @@ def write_report(
     path: Path,
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
-    max_bars: int = MAX_BARS,
     notes: Sequence[str] = (),
     source: PageSource | None = None,
     sections: Sequence[str] = (),
@@ -132,7 +131,7 @@ def write_report(
     if not runs or (isinstance(runs, Mapping) and not all(runs.values())):
         raise InputError(path, "at least one run to report on")
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = report_html(runs, options, title, max_bars, notes, source or PageSource.now(), sections)
+    text = report_html(runs, options, title, notes, source or PageSource.now(), sections)
     atomic_write(path, text.encode("utf-8"))
     return path
 
@@ -141,14 +140,13 @@ def report_html(
     runs: Runs,
     options: MetricOptions = DEFAULTS,
     title: str = "Fairlead report",
-    max_bars: int = MAX_BARS,
     notes: Sequence[str] = (),
     source: PageSource | None = None,
     sections: Sequence[str] = (),
 ) -> str:
     """The page as text."""
     parts = runs if isinstance(runs, Mapping) else {"": runs}
-    bars_per_set = max_bars // max(len(parts), 1)
+    bars_per_set = MAX_BARS // max(len(parts), 1)
     data = "\n".join(
         f'<script type="application/json" class="data" data-name="{html.escape(name)}">'
         f"{script_safe(payload(records, options, bars_per_set))}</script>"

@@ -1,5 +1,5 @@
-"""Quantities over time as step functions: accelerators in use, jobs waiting, jobs running. Thinning averages over time,
-so an integral over the whole span never changes. It draws nothing."""
+"""Quantities over time as step functions: accelerators in use, jobs waiting. Thinning averages over time, so an integral over
+the whole span never changes. It draws nothing."""
 
 from __future__ import annotations
 
@@ -42,13 +42,6 @@ def in_use(record: RunRecord) -> Steps:
     device_intervals = record.device_intervals
     busy = disjoint(device_intervals.accelerator, device_intervals.start_s, device_intervals.end_s)
     return _count(record, busy)
-
-
-def running(record: RunRecord) -> Steps:
-    """Jobs that hold accelerators. Without stretches a job's run time is spread evenly from first start to end."""
-    if record.device_intervals is None:
-        return _spread(record, record.jobs.run_s)
-    return _count(record, _runs(record))
 
 
 def waiting(record: RunRecord) -> Steps:

@@ -32,23 +32,20 @@ def comparison_table(
     summaries: Sequence[tuple[str, Summary]],
     title: str | None = None,
     *,
-    every_figure: bool = False,
     width: int | None = None,
     elsewhere: str = "--json",
 ) -> Table:
     """One row per run, the best value of each column emphasised.
 
-    Unless every figure is asked for, the most telling ones that fit `width` (by default the terminal's) are shown, and the
-    others named below: a column is better absent than cut in half.
+    The most telling figures that fit `width` (by default the terminal's) are shown, and the others named below: a column is
+    better absent than cut in half.
     """
     rows = [summary.to_dict() for _, summary in summaries]
-    columns: Sequence[Column] = relevant_columns(rows)
-    wanted = columns if every_figure else principal_columns(columns)
+    wanted = principal_columns(relevant_columns(rows))
     names = max(len(_RUN), *(len(label) for label, _ in summaries), 0)
-    if not every_figure:
-        room = (width or get_console().width) - 4
-        names = room_for_names(names, sum(_breadth(column, rows) for column in wanted), room)
-        columns = _fitting(wanted, rows, room - names)
+    room = (width or get_console().width) - 4
+    names = room_for_names(names, sum(_breadth(column, rows) for column in wanted), room)
+    columns = _fitting(wanted, rows, room - names)
     table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", header_style="bold", collapse_padding=True)
     if hidden := [column.heading for column in wanted if column not in columns]:
         table.caption, table.caption_justify = no_room(hidden, elsewhere), "left"

@@ -241,11 +241,6 @@ def memory_gb_of(kind: str) -> float:
     return float(memory_gb([_demand(kind)])[0])
 
 
-def distributable(kind: str) -> bool:
-    """Whether a job type can train with more than one worker."""
-    return _demand(kind).distributable
-
-
 def claims() -> str:
     """A table that compares the catalogue with the Gavel paper's measurements."""
     table = catalogue()

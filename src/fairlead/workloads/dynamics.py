@@ -167,10 +167,6 @@ class LossCurve:
         """The loss after a share of the steps."""
         return self.floor + (self.start - self.floor) * math.exp(-share / self.scale)
 
-    def share_within(self, threshold: float) -> float:
-        """The share of its steps after which the loss is within `threshold`, relatively, of its floor."""
-        return max(0.0, self.scale * math.log((self.start - self.floor) / (threshold * self.floor)))
-
     @classmethod
     def converging(cls, at: float, floor: float, start: float, within: float) -> LossCurve:
         """The curve that comes within that of its floor after a share `at` of its steps."""

@@ -14,6 +14,8 @@ from fairlead.experiments.metrics import MetricOptions, Summary, summarize
 from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.simulator.costs import Costs
 
+pytestmark = pytest.mark.long
+
 needs_traces = pytest.mark.skipif(not TRACES.exists(), reason="no ../shared/data/shockwave")
 
 

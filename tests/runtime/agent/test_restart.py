@@ -16,6 +16,8 @@ from fairlead.runtime.agent.agent_errors import OrderRefused
 from fairlead.runtime.agent.processes import END, find_process
 from fairlead.runtime.protocol.orders import Ended, Launch
 
+pytestmark = pytest.mark.long
+
 AGENT = """
 import signal, sys
 from pathlib import Path

@@ -38,7 +38,7 @@ from fairlead.experiments.lookahead import (
     ForecastOptions,
     JobForecast,
     JobTimes,
-    forecast_jobs,
+    forecast,
 )
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.runtime.protocol.task_file import UNKNOWN_STEPS
@@ -132,7 +132,7 @@ def test_who_runs_and_of_whose_kind_nothing_is_remembered_goes_on_as_fast_as_it_
     assert table.alone[[table.row("net", size) for size in (1, 2)], 0].tolist() == [2.5, 5.0]
     assert rate_guesses(seen(), state) == RateGuesses(scaled={0: "net"})
     state.scheduler = {"policy": "fifo", "rounds": 5}
-    (found,) = forecast_jobs(with_assumed_ends(state, table, ()), table, ForecastOptions(simulations=0))
+    (found,) = forecast(state, table, ForecastOptions(simulations=0)).jobs
     assert found.without_arrivals.ends_s < 40.0, "80 steps, with one worker or two"
     measured = seen(("net", 2, 4.0))
     table = measured_table(measured, state)

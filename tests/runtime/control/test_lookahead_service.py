@@ -48,6 +48,8 @@ from fairlead.runtime.control.lookahead_service import (
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 from fairlead.testing import Harness, cluster
 
+pytestmark = pytest.mark.long
+
 NOTHING: dict[str, Any] = forecast_to_json(ClusterForecast((), 1, ForecastOptions(), 0.0))
 
 

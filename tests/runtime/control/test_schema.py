@@ -21,6 +21,8 @@ from serving import Served, served
 
 from fairlead.engine.apply import replay_events
 
+pytestmark = pytest.mark.long
+
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 8  # of each operation and each kind
 

@@ -50,7 +50,7 @@ def water_fill(view: Snapshot, groups: ShareGroups, *, aware: bool, sharing: Sha
         time = demands.shares(model.to_demands(reached.level), reached.fit.used) / (1.0 + max(reached.fit.excess, 0.0))
         return Allocation.alone(jobs.number, time)
     mix, workers = even_mix(classes, view.capacity)[kind], jobs.workers[here]
-    load = fill_levels(FixedMixFill("water filling", mix, workers, view.capacity), weight, groups)
+    load = fill_levels(FixedMixFill(mix, workers, view.capacity), weight, groups)
     time = np.zeros((len(jobs), len(view.capacity)))
     time[here] = mix * (load.level / (workers * (1.0 + max(load.fit.excess, 0.0))))[:, None]
     return Allocation.alone(jobs.number, time)

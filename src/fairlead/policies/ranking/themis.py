@@ -22,9 +22,6 @@ from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import first_crossing, in_order
 
-MIN_KEPT = 1 / math.e
-"""The least fraction that a winner keeps: guaranteed for divisible goods, and enforced here."""
-
 _FROM_NOTHING = 1e6
 """The logarithm of how much better something is than nothing: more than all others together can gain."""
 _TIE = 1e-6
@@ -71,7 +68,7 @@ def partial_allocation(bids: Sequence[Bid], pool: int) -> tuple[Ints, Floats]:
                 left -= size
                 break
     behind = _reached(bids[::-1], gains[::-1], pool)[::-1]
-    kept = np.ones(len(bids))
+    kept = np.ones(len(bids))  # a winner keeps at least 1/e: guaranteed for divisible goods, and enforced here
     for at in given.nonzero()[0].tolist():
         without = float((before[at] + behind[at + 1][::-1]).max())
         kept[at] = math.exp(min(0.0, max(-1.0, float(won.sum()) - float(won[at]) - without)))

@@ -21,8 +21,8 @@ class DirectoryInUse(NodeError):
 
     exit_code = REFUSED
 
-    def __init__(self, path: Path | str, what: str = "") -> None:
-        super().__init__(path, what or "another agent works on this directory: stop it, or pass another --root")
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path, "another agent works on this directory: stop it, or pass another --root")
 
 
 class AgentRefused(FairleadError):

@@ -190,10 +190,6 @@ class AgentLaunch:
         """Whether it was asked to stop, or is being killed."""
         return bool(self._stop or self._killed)
 
-    @property
-    def ignored_reports(self) -> int:
-        return self._reports.ignored if self._reports else 0
-
     def revoke(self, now: float, grace_s: float | None = None, *, for_good: bool = False, since: float | None = None) -> None:
         """Ask it to stop; asking again can only bring the deadline closer. A job that has not opened its lease gets SIGTERM: it
         has nothing to save, or has no lease at all. `for_good`: so does one that has not made its first step. `since`: when it

@@ -140,9 +140,9 @@ def with_variable(setting: str) -> list[Process]:
     return found
 
 
-def kill_all(find: Callable[[], list[Process]], sweeps: int = 20) -> bool:
+def kill_all(find: Callable[[], list[Process]]) -> bool:
     """Kill all processes that `find` returns, repeatedly, since they may start others meanwhile; True if none is left."""
-    for _ in range(sweeps):
+    for _ in range(20):
         living = find()
         if not living:
             return True

@@ -44,7 +44,7 @@ class RecordSchema(Generic[_Record]):
             return None
 
 
-def read_plain_file(path: Path, limit: int = MAX_RECORD_BYTES) -> bytes | None:
+def read_plain_file(path: Path) -> bytes | None:
     """The content of a plain file; None if it is missing, too large or something else, such as a pipe that would block."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -52,10 +52,10 @@ def read_plain_file(path: Path, limit: int = MAX_RECORD_BYTES) -> bytes | None:
         return None
     try:
         about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > limit:
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_RECORD_BYTES:
             return None
         with open(file, "rb", closefd=False) as content:
-            return content.read(limit)
+            return content.read(MAX_RECORD_BYTES)
     except OSError:
         return None
     finally:

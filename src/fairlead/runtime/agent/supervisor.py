@@ -246,9 +246,6 @@ class Supervisor:
         except (OSError, ValueError):
             raise OrderRefused(f"job {job}, launch {generation}: no such output is stored here") from None
 
-    def ignored_reports(self) -> int:
-        return sum(launch.ignored_reports for launch in self._launches.values())
-
     def close(self) -> None:
         """Release everything and stop nothing."""
         self._release_launches()

@@ -21,7 +21,7 @@ MAX_BACKLOG = 1 << 24
 
 
 class WorkerReports:
-    """Reads a worker's report file. Other lines, and names beyond the limit, are counted in `ignored`. A worker that writes
+    """Reads a worker's report file. Other lines, and names beyond the limit, are ignored. A worker that writes
     faster than the agent reads loses its oldest lines. `NaN`, `Infinity` and too large numbers are read as infinity."""
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,6 @@ class WorkerReports:
         os.pwrite(self._mark, self._offset.to_bytes(8, "little"), 0)
         self._torn = False  # the start of the next line was skipped
         self._names: set[str] = set()
-        self.ignored = 0
 
     def read(self) -> list[tuple[str, float]]:
         """The numbers of the complete lines since the last call, of at most `CHUNK` bytes. A call marks what the call before
@@ -48,7 +47,6 @@ class WorkerReports:
             self._offset = 0
         if size - self._offset > MAX_BACKLOG:
             self._offset, self._torn = size - CHUNK, True
-            self.ignored += 1
         data = os.pread(self._file, CHUNK, self._offset)
         complete = data.rfind(b"\n") + 1
         if not complete and len(data) > MAX_LINE:
@@ -60,9 +58,7 @@ class WorkerReports:
         for line in data[:complete].splitlines():
             numbers = None if self._torn else _numbers(line)
             self._torn = False
-            if numbers is None:
-                self.ignored += 1
-            else:
+            if numbers is not None:
                 found += self._allowed(numbers)
         return found
 
@@ -85,9 +81,7 @@ class WorkerReports:
     def _allowed(self, numbers: list[tuple[str, float]]) -> list[tuple[str, float]]:
         room = MAX_METRICS - len(self._names)
         self._names |= set(list(dict.fromkeys(name for name, _ in numbers if name not in self._names))[:room])
-        allowed = [(name, value) for name, value in numbers if name in self._names]
-        self.ignored += len(allowed) < len(numbers)
-        return allowed
+        return [(name, value) for name, value in numbers if name in self._names]
 
 
 def _numbers(line: bytes) -> list[tuple[str, float]] | None:

@@ -3,7 +3,6 @@ the state, which keeps all of them. Times and metrics come from the events of th
 more. (No postponed annotations here: FastAPI reads them.)"""
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -19,6 +18,7 @@ from fairlead.engine.fairness_ledger import SECOND, FairnessLedger, LedgerRow, s
 from fairlead.engine.job_control import last_run
 from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
+from fairlead.files import finite_or_none
 from fairlead.journal.sql_journal import DatabaseJournal
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
@@ -302,7 +302,7 @@ def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests:
             metric: {
                 "time": [plane.origin + second for second in seconds],
                 "step": steps,
-                "value": [value if math.isfinite(value) else None for value in values],
+                "value": [finite_or_none(value) for value in values],
             }
             for metric, (seconds, steps, values) in found.items()
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,8 +16,6 @@ from fairlead.runtime.protocol.task_file import task_of
 
 if TYPE_CHECKING:
     from fairlead.runtime.control.control_plane import ControlPlane
-
-log = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 10_000
 

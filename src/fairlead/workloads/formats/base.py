@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, fields, make_dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -174,14 +175,13 @@ class CsvTable:
 # Helpers with which formats recognise the head of a file.
 
 
-def full_lines(head: str, at_most: int = 50) -> Iterator[str]:
+def full_lines(head: str) -> Iterator[str]:
     """The first lines that are not blank. The last one is left out if it may have been cut off."""
     lines = head.splitlines(keepends=True)
     if len(lines) > 1 and not lines[-1].endswith("\n"):
         lines.pop()
     shown = (line.strip("\r\n") for line in lines)
-    for _, line in zip(range(at_most), (line for line in shown if line.strip())):
-        yield line
+    return islice((line for line in shown if line.strip()), 50)
 
 
 def first_row(head: str, delimiter: str = ",") -> list[str]:

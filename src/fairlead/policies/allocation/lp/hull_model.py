@@ -16,9 +16,11 @@ enter a program by their weights on the grid 0 ≤ T_g1 ≤ … ≤ T_gJ."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +43,7 @@ from fairlead.policies.allocation.lp.program import TOLERANCE, Entries, Model, P
 
 _REMEMBERED = 12  # prices
 _SLACK = 1e-8
-_SPARE = 1e-9
+SPARE = 1e-9  # a price up to this part of all prices is 0
 _CLOSE = 1e-8  # of a level: where one job stops falling within the last step, that is a small part of it
 
 
@@ -53,7 +55,39 @@ class GridDemands:
     part: Floats
 
 
-class HullModel:
+class AloneModel(ABC):
+    """What models of jobs that are each alone on types, with a price for each type, share."""
+
+    classes: JobClasses
+    capacity: Ints
+    present: Ints
+
+    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
+        """Classes × types: the value of time, throughput in these units. `ordered`: no two optima are equally good."""
+        worth: Floats = self.classes.rates / unit[:, None]
+        return break_ties_by_class(worth, self.classes) if ordered else worth
+
+    def is_full(self, fit: PricedFit) -> bool:
+        """Whether every type has a price: then all are full, and every job gets exactly what it needs."""
+        return bool((fit.prices * self.capacity)[self.capacity > 0].min() > SPARE)
+
+    @abstractmethod
+    def shares(self, required: Any, used: Floats) -> Floats:
+        """The time of each job by type: rows of the view × types."""
+
+    def allocation(self, numbers: Ints, required: Any, used: Floats, reasons: Mapping[int, Reason]) -> Allocation:
+        return Allocation.alone(numbers, self.shares(required, used), reasons)
+
+    def _by_row(self, time: Floats) -> Floats:
+        """Rows of the view in place of present jobs."""
+        if len(self.present) == len(self.classes.class_of):
+            return time
+        x = np.zeros((len(self.classes.class_of), time.shape[1]))
+        x[self.present] = time
+        return x
+
+
+class HullModel(AloneModel):
     """The jobs of one view by class, each alone on types, for any demands. `near` are earlier prices of `fit` and of
     `maximize`, 2 × some × types, with which optima are found sooner."""
 
@@ -108,11 +142,6 @@ class HullModel:
 
     # Programs.
 
-    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
-        """Classes × types: the value of time, throughput in these units. `ordered`: no two optima are equally good."""
-        worth: Floats = self.classes.rates / unit[:, None]
-        return break_ties_by_class(worth, self.classes) if ordered else worth
-
     def fit(self, grid: GridDemands, *, at_least: bool = False) -> PricedFit:
         """min θ such that the demands take at most (1 + θ) of every type, and the prices that prove it. With `at_least`,
         earlier prices that prove a clear excess are returned without a mix, and ties between optima are broken by a rule."""
@@ -131,10 +160,6 @@ class HullModel:
             known = [one for one in prices if not any((one == other).all() for other in self._ambiguous)]
             kept[: len(known)] = known
         return hints
-
-    def is_full(self, fit: PricedFit) -> bool:
-        """Whether every type has a price: then all are full, and every job gets exactly what it needs."""
-        return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
     def maximize(self, grid: GridDemands, worth: Floats, over: float = 0.0) -> Floats:
         """The mix that meets the demands and maximises Σ worth_gj × time of g on j; `over` is a tolerated excess."""
@@ -313,19 +338,10 @@ class HullModel:
         return self._mix(g, f, found[:-1])
 
     def shares(self, grid: GridDemands, mix: Floats) -> Floats:
-        """The time of each job by type: rows of the view × types."""
         types = len(self.capacity)
         points: Floats = np.matmul(mix[:, None, :], self._hulls.answers.reshape(*mix.shape, -1)).reshape(-1, types)
         low = points[grid.at - 1]
-        time: Floats = low + (points[grid.at] - low) * grid.part[:, None]
-        if len(self.present) == len(self.classes.class_of):
-            return time
-        x = np.zeros((len(self.classes.class_of), types))
-        x[self.present] = time
-        return x
-
-    def allocation(self, numbers: Ints, grid: GridDemands, mix: Floats, reasons: Mapping[int, Reason]) -> Allocation:
-        return Allocation.alone(numbers, self.shares(grid, mix), reasons)
+        return self._by_row(low + (points[grid.at] - low) * grid.part[:, None])
 
     def _time(self, grid: GridDemands, answers: int | None = None) -> Floats:
         """Classes × responses (the first `answers`, or all) × types: the time that the members take together."""

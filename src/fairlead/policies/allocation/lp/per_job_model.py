@@ -3,19 +3,18 @@ interior-point method with an exact end solves them (block_interior_point.py, bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Bools, Floats, Ints
 from fairlead.core.columns import significant
 from fairlead.core.errors import SolverError
-from fairlead.core.reasons import Reason
 from fairlead.policies.allocation.lp.block_interior_point import BlockProgram, interior_path
 from fairlead.policies.allocation.lp.block_responses import PricedBlocks, Responses
 from fairlead.policies.allocation.lp.block_vertex import FEW_JOBS, Basis, VertexSearch
+from fairlead.policies.allocation.lp.hull_model import SPARE, AloneModel
 from fairlead.policies.allocation.lp.job_classes import JobClasses, break_ties_by_class
 from fairlead.policies.allocation.lp.level_search import (
     FITS,
@@ -32,7 +31,6 @@ MIN_CLASSES = 256
 """With more classes than these, and classes of few jobs, a block for each job is faster."""
 
 _SLACK = 1e-8
-_SPARE = 1e-9  # a price up to this part of all prices is 0
 _TOP = 1.0 - 1e-12  # a demand from this part of the fastest rate on is met only there
 _COLD = 3e-3  # the gap at which the first prices of a level search are good enough
 _RATIOS = 30
@@ -53,7 +51,7 @@ class JobDemands:
     part: Floats
 
 
-class PerJobModel:
+class PerJobModel(AloneModel):
     """The jobs of one view, each alone on types, for any demands; `merged`: one job stands for all of its class. `near` are
     earlier prices, as of a `HullModel`."""
 
@@ -111,15 +109,6 @@ class PerJobModel:
         found = PricedBlocks(replace(self._blocks, base=part), self._responses).responses(prices)
         self._responses = found
         return found.demand_price * part - found.time_price, found.demand_price
-
-    def worth(self, unit: Floats, *, ordered: bool = False) -> Floats:
-        """Classes × types: the value of time, throughput in these units. `ordered`: no two optima are equally good."""
-        worth: Floats = self.classes.rates / unit[:, None]
-        return break_ties_by_class(worth, self.classes) if ordered else worth
-
-    def is_full(self, fit: PricedFit) -> bool:
-        """Whether every type has a price: then all are full, and every job gets exactly what it needs."""
-        return bool((fit.prices * self.capacity)[self.capacity > 0].min() > _SPARE)
 
     # Programs.
 
@@ -182,10 +171,10 @@ class PerJobModel:
         """The same where demands just fit: types with a price are full, and the jobs that pay keep their time. The others meet
         their demands on the remaining types, of which some time is left over."""
         prices = fit.prices * self._room
-        spare = np.append(True, prices <= _SPARE)
+        spare = np.append(True, prices <= SPARE)
         costs = self._bill(program.base, np.where(spare[1:], 0.0, prices))[0]
         usable = program.usable & spare[:, None]
-        free = (costs <= _SPARE * (program.load[1:] * prices[:, None]).max(axis=0)) & usable[1:].any(axis=0)
+        free = (costs <= SPARE * (program.load[1:] * prices[:, None]).max(axis=0)) & usable[1:].any(axis=0)
         time = np.ascontiguousarray(fit.used.T) / (1.0 + max(fit.excess, 0.0))
         time[:, free] = 0.0
         rate = np.where(usable, program.rate, 0.0)
@@ -346,15 +335,7 @@ class PerJobModel:
     # Answers.
 
     def shares(self, required: JobDemands, used: Floats) -> Floats:
-        """The time of each job by type: rows of the view × types."""
-        if len(self.present) == len(self.classes.class_of):
-            return used
-        x = np.zeros((len(self.classes.class_of), used.shape[1]))
-        x[self.present] = used
-        return x
-
-    def allocation(self, numbers: Ints, required: JobDemands, used: Floats, reasons: Mapping[int, Reason]) -> Allocation:
-        return Allocation.alone(numbers, self.shares(required, used), reasons)
+        return self._by_row(used)
 
 
 _NEARLY_TOP = 0.999

@@ -161,7 +161,6 @@ class MixedSolution:
     """The best point found by a search, and an upper bound; both are equal where the search finished."""
 
     values: Floats
-    objective: float
     bound: float
 
 
@@ -180,9 +179,7 @@ def solve_mip(name: str, model: Model, whole: Bools, *, nodes: int, gap: float) 
     info = highs.getInfo()
     if not math.isfinite(info.objective_function_value) or info.primal_solution_status != 2:
         return None
-    return MixedSolution(
-        np.array(highs.getSolution().col_value), float(info.objective_function_value), float(info.mip_dual_bound)
-    )
+    return MixedSolution(np.array(highs.getSolution().col_value), float(info.mip_dual_bound))
 
 
 def _solver(settings: Mapping[str, Any] = _OPTIONS) -> Any:

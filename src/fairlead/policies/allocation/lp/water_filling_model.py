@@ -126,8 +126,8 @@ class MixLoad(FitResult):
 class FixedMixFill(_OfTypes[MixLoad]):
     """Jobs use types in fixed proportions, jobs × types; their level is their accelerator time."""
 
-    def __init__(self, name: str, mix: Floats, workers: Ints, capacity: Ints) -> None:
-        super().__init__(name, workers.astype(np.float64), capacity)
+    def __init__(self, mix: Floats, workers: Ints, capacity: Ints) -> None:
+        super().__init__("water filling", workers.astype(np.float64), capacity)
         self._use = mix / np.maximum(capacity, 1)
 
     def fit(self, level: Floats) -> MixLoad:
