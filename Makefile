@@ -135,7 +135,7 @@ golden: setup
 	$(BIN)/python tests/golden/golden_cases.py --perturb libm
 	$(BIN)/python tests/golden/golden_cases.py --perturb path
 
-# The runtime under faults, on a virtual clock; `make test` runs 200 seeds.
+# The runtime under faults, on a virtual clock; `make test-long` runs 200 seeds.
 soak: setup
 	$(BIN)/python -m fairlead.testing.runtime_simulation.command --seeds 10000
 

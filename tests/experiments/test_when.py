@@ -28,6 +28,7 @@ from fairlead.experiments.lookahead import (
     Scenarios,
     StartingPoint,
     _simulations,
+    counted_runs,
     forecast,
     simulate_forward,
 )
@@ -97,8 +98,7 @@ def forecast_jobs(
 ) -> tuple[JobForecast, ...]:
     """Of all jobs that have not ended, by number. What is broken off counts only where it is the first."""
     scenarios = Scenarios(state, table, options, horizon_s)
-    first, *others = _simulations(scenarios, start_another, keep_running)
-    return scenarios.forecasts([first, *(run for run in others if run.complete)], NOT_WIDENED)
+    return scenarios.forecasts(counted_runs(_simulations(scenarios, start_another, keep_running)), NOT_WIDENED)
 
 
 def test_others_that_may_come_make_it_later_and_less_sure_under_srtf_and_not_under_fifo():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -75,14 +76,27 @@ def test_no_member_of_a_grid_is_larger_than_what_is_checked(grid, run):
         ("echo b; # it is {a}", ["x\ny'"]),
         ("echo {a} {a}", ["x" * 20_000]),
         (["echo", "{a}{a}"], ["x" * 20_000]),
+        (["{a}", "x"], ["", "python"]),
+        ('cat <<< "{a}"', ["it's"]),
+        ('echo $((1<<2)) "{a}"', ["x y"]),
     ],
 )
 def test_a_grid_whose_values_cannot_be_filled_in_is_an_input_error(run, values):
-    with pytest.raises(InputError, match=r"\{a\} outside quotation marks|at most 32768 characters"):
+    with pytest.raises(InputError, match=r"\{a\} outside quotation marks|at most 32768 characters|a program to run for all"):
         parse_task({"run": run, "grid": {"a": values}}, "task")
 
 
-@pytest.mark.parametrize("run", ["echo {a}", "echo 'b' {a} \"c\"; d", "cat <<E\n'{a}'\nE", "# b\necho {a}", ["echo", "'{a}'"]])
+def test_values_of_a_grid_are_quoted_once_for_all_their_places(monkeypatch):
+    quoted = Counter[str]()
+    quote = shlex.quote
+    monkeypatch.setattr(shlex, "quote", lambda text: quoted.update([text]) or quote(text))
+    parse_task({"run": f"echo '{'{a}' * 1000}'", "grid": {"a": ["1"] * 50}}, "task")
+    assert quoted["1"] < 1000
+
+
+@pytest.mark.parametrize(
+    "run", ["echo {a}", "echo 'b' {a} \"c\"; d", "cat <<E\n'{a}'\nE", "# b\necho {a}", ["echo", "'{a}'"], "x $# ${b##*/} c#{a}"]
+)
 def test_values_of_a_grid_may_have_quotation_marks_and_spaces(run):
     task = parse_task({"run": run, "grid": {"a": ["it's", 'x "y']}}, "task")
     assert all(task.job("t", "ann", member=member) for member in task.members("0"))

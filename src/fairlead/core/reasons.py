@@ -160,8 +160,8 @@ class Reasons:
         return Reason(by, Code.TOO_LARGE, (*facts, ("there", there)) if there else facts)
 
     @staticmethod
-    def unsuitable(what: str) -> Reason:
-        return Reason("feasibility", Code.NO_SUITABLE_TYPE, (("what", what),))
+    def unsuitable(what: str, by: str = "feasibility") -> Reason:
+        return Reason(by, Code.NO_SUITABLE_TYPE, (("what", what),))
 
     @staticmethod
     def not_admitted(what: str, *, demand: float, limit: float) -> Reason:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -362,10 +362,15 @@ class PreparedForecast:
     def result(self, runs: Sequence[ForwardRun]) -> ClusterForecast:
         """The forecast by these simulations, of which the first is that without arrivals. Of the others those that are complete
         count."""
-        first, *others = runs
-        counted = [first, *(run for run in others if run.complete)]
-        completed = len(counted) if first.complete else 0
+        counted = counted_runs(runs)
+        completed = len(counted) if counted[0].complete else 0
         return replace(self._about, jobs=self.scenarios.forecasts(counted, self._about.widened), completed=completed)
+
+
+def counted_runs(runs: Iterable[ForwardRun]) -> list[ForwardRun]:
+    """The first simulation, which may have been stopped, and of the others those that are complete."""
+    first, *others = runs
+    return [first, *(run for run in others if run.complete)]
 
 
 def forecast(

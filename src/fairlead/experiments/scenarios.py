@@ -259,11 +259,13 @@ class ArrivalForecast:
         if not known:
             return ()
         draw, span_s = stream(self.seed, "forecast", round(now * 1000)), min(self.window_s, now)
-        submissions = _submissions(known)
+        submissions = _submissions(known)[span_s == now :]
+        if not submissions:
+            return ()
         if span_s >= DAY_S:
             drawn = self._by_hour(draw, now, submissions, int(span_s // DAY_S))
         else:
-            count = int(draw.poisson(len(submissions) - (span_s == now)))
+            count = int(draw.poisson(len(submissions)))
             times = sorted((now + span_s * draw.random(count)).tolist())
             places = draw.integers(len(submissions), size=count).tolist()
             drawn = ((second, job) for second, place in zip(times, places) for job in submissions[place])

@@ -24,11 +24,12 @@ _BUILTINS = (
 
 # `shlex` takes time quadratic in a word's length; a pattern takes linear time.
 _PIECE = re.compile(
-    r"""(?P<between>[ \t\r\n]++|\#[^\n]*+)|(?P<plain>[^ \t\r\n\\'"\#]++)|'(?P<single>[^']*+)'"""
+    r"""(?P<between>[ \t\r\n]++|(?<![^\s;&|()<>])\#[^\n]*+)|(?P<plain>[^ \t\r\n\\'"\#]++|\#)|'(?P<single>[^']*+)'"""
     r"""|"(?P<double>[^"\\]*+(?:\\.[^"\\]*+)*+)"|\\(?P<escaped>.)""",
     re.DOTALL,
 )
-_LINE = re.compile(r"""(?:[^\\'"\#]++|\#[^\n]*+|'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.)*+\Z""", re.DOTALL)
+_LINE = re.compile(r"""(?:[^\\'"\#]++|(?<![^\s;&|()<>])\#[^\n]*+|\#|'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.)*+\Z""", re.DOTALL)
+_HERE_DOCUMENT = re.compile(r"""(?<!<)<<(?!<)-?\s*[A-Za-z_'"\\]""")  # and not <<< WORD, nor 1<<2
 _MAX_SEARCHED = 256  # words in which a script's name is looked for
 _MAX_PATH = 4096  # characters of a script's name
 
@@ -68,18 +69,18 @@ def _checked(words: list[str]) -> list[str]:
 @lru_cache(64)  # the jobs of an array have the same line
 def _check_quotes(line: str) -> None:
     """Refuse a quotation without end, unless it may be text of a here-document."""
-    if "<<" not in line and not _LINE.match(line):
+    if not _HERE_DOCUMENT.search(line) and not _LINE.match(line):
         raise ValueError("a command line (No closing quotation)")
 
 
-def quoted_names(line: str, placeholders: re.Pattern[str]) -> list[str]:
+def quoted_names(line: str, placeholders: re.Pattern[str]) -> set[str]:
     """Return the names of the placeholders in a line's quotations and comments; a line with a here-document has none."""
-    if "<<" in line:
-        return []
+    if _HERE_DOCUMENT.search(line):
+        return set()
     quoted = [piece.span() for piece in _PIECE.finditer(line) if piece["plain"] is None and piece[0].strip()]
     starts = [start for start, _ in quoted]
     places = ((found, bisect_right(starts, found.start())) for found in placeholders.finditer(line))
-    return [found[1] for found, after in places if after and found.start() < quoted[after - 1][1]]
+    return {found[1] for found, after in places if after and found.start() < quoted[after - 1][1]}
 
 
 def _words_of(line: str) -> Iterator[str]:

@@ -216,6 +216,8 @@ def check_filled(run: list[str] | str, grid: Mapping[str, Sequence[str]]) -> Non
     for word in [run] if isinstance(run, str) else run:
         if len(word) + sum(longest[found[1]] - len(found[0]) for found in placeholders.finditer(word)) > MAX_WORD:
             raise ValueError(f"at most {MAX_WORD} characters when the grid's values are filled in")
+    if not line and not placeholders.sub("", run[0]) and all("" in grid[name] for name in placeholders.findall(run[0])):
+        raise ValueError("a program to run for all values of the grid")
     for name in quoted_names(run, placeholders) if isinstance(run, str) else ():
         if needy := [value for value in grid[name] if shlex.quote(value) != value]:
             raise ValueError(
