@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fairlead"
-MAX_LINES, MAX_FILES, MAX_FILE_LINES = 82_900, 438, 450  # only a new capability may raise the first
+MAX_LINES, MAX_FILES, MAX_FILE_LINES = 82_800, 438, 450  # only a new capability may raise the first
 PRIVATE_WORDS = ("whoever", "nobody", "everybody", "somebody")
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return [(path.relative_to(PACKAGE), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def public(tree: ast.Module, kinds: tuple[type, ...]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -302,6 +302,7 @@ def test_the_real_lightning_does_every_step_once(agent: Agent, tmp_path: Path) -
     assert launches(agent, tmp_path, REAL_LIGHTNING) == ["00 01 02 03 10 ", "11 12 13 "]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 @pytest.mark.skipif(
     importlib.util.find_spec("accelerate") is None, reason="accelerate, which its trainer needs, is not installed"

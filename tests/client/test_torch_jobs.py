@@ -11,6 +11,8 @@ from fairlead.client.lease_page import Field, Stage
 
 pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
+pytestmark = pytest.mark.long
+
 
 def test_a_preempted_training_gives_the_losses_of_one_that_ran_through(agent: Agent, tmp_path: Path) -> None:
     command = (EXAMPLES / "train_torch.py", "--epochs", "3", "--points", "512")

@@ -75,6 +75,7 @@ def test_skipping_quiet_rounds_changes_no_byte_of_a_busy_run(name):
     assert replay_events(loop.journal).digest() == loop.state.digest()
 
 
+@pytest.mark.long
 @given(
     name=st.sampled_from(sorted(POLICIES)),
     where=st.sampled_from(["v100:4", "v100:2,v100:2,v100:1", "v100:4,k80:4", "v100:2,p100:3,k80:1,k80:4"]),

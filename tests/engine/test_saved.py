@@ -68,6 +68,7 @@ def run_of(name: str, scene: int) -> list[Event]:
 RUNS: dict[tuple[str, int], list[Event]] = {}
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(st.sampled_from(sorted(SCHEDULERS)), st.integers(0, len(SCENES) - 1), st.floats(0, 1))
 def test_a_saved_state_is_the_same_and_goes_on_the_same(name: str, scene: int, share: float) -> None:

@@ -17,6 +17,8 @@ from fairlead_papers.prediction.evaluate_step_pairs import PAIRS, fit_to_both, s
 from fairlead_papers.prediction.measure_step_pairs import PAIRED, measure_pairs
 from fairlead_papers.prediction.trainings import entries
 
+pytestmark = pytest.mark.long
+
 
 def test_pairs_run_in_two_processes_and_are_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(measure_step_pairs, "run_apart", lambda *_, **__: {"host_cpus": "1"})

@@ -14,6 +14,8 @@ from fairlead.prediction.predict_step import CONTEXT_MB, predict
 from fairlead.prediction.training_step import allow_torchvision
 from fairlead_papers.prediction.trainings import entry
 
+pytestmark = pytest.mark.long
+
 _LINES = (resources.files("fairlead_papers") / "data" / "h200_workers.jsonl").read_text().splitlines()
 MEASURED = [json.loads(line) for line in _LINES[1:]]
 

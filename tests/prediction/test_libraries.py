@@ -22,6 +22,8 @@ from fairlead.prediction.training_step import allow_torchvision  # noqa: E402
 from fairlead_papers import prediction  # noqa: E402
 from fairlead_papers.prediction import trainings  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 MEASURED = Path(prediction.__file__).parents[1] / "data" / "h200_steps.jsonl"
 NAMES = (
     "resnet50@224:64/bf16",

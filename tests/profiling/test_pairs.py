@@ -224,6 +224,7 @@ def test_the_spread_of_a_pair_is_of_its_slowdowns_and_relative():
     assert (told["steps_per_s"], told["undisturbed_steps_per_s"]) == ([7.5, 5.0], [20.0, 5.0])
 
 
+@pytest.mark.long
 def test_pairs_are_measured_on_a_cpu_and_what_is_there_is_not_measured_again(tmp_path):
     pytest.importorskip("torch", reason="the extra `torch` is not installed")
     path = tmp_path / "pairs.jsonl"

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from cluster_at_work import SOURCE, ClusterAtWork
 
+pytestmark = pytest.mark.long
+
 TORCH = importlib.util.find_spec("torch") is not None
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "jobs" / "train_torch.py"
 
@@ -85,7 +87,6 @@ def test_a_dozen_jobs_on_an_embedded_cluster_all_end_as_they_should(tmp_path: Pa
     assert (tmp_path / "parts").read_text() == (tmp_path / "whole").read_text(), "another training than one that ran through"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("policy", ["las", "max-min-fairness-perf"])
 def test_the_dozen_that_runs_on_every_engine_ends_with_home_agents(tmp_path: Path, policy: str) -> None:
     with ClusterAtWork(tmp_path, policy=policy, round_s=1.0) as cluster:

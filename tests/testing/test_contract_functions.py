@@ -23,6 +23,7 @@ from fairlead.testing import (
 )
 
 
+@pytest.mark.long
 def test_built_in_parts_keep_their_contracts():
     policy_contract(Fifo, jobs=8)
     admission_contract(AcceptAll)
