@@ -18,6 +18,8 @@ from fairlead.core.cluster import Cluster
 from fairlead.experiments.inputs import TraceFile, read_table
 from fairlead.experiments.simulate import Simulation, run_simulation
 
+pytestmark = pytest.mark.long
+
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared"
 needs_data = pytest.mark.skipif(not (SHARED / "expected" / "gavel").is_dir(), reason="Gavel's results are not at ../shared")
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fairlead.estimators.predicted import Monitored
 from fairlead.testing import EstimatorContract
+
+pytestmark = pytest.mark.long
 
 
 class TestMonitored(EstimatorContract):
