@@ -128,6 +128,8 @@ def test_more_and_fewer_arrivals_have_jobs_in_common() -> None:
         for share in (1.0, 0.5, 1.5)
     )
     assert less.items() < plain.items() < more.items()
+    assert abs(len(less) - 0.5 * len(plain)) < 0.25 * len(plain)
+    assert abs(len(more) - 1.5 * len(plain)) < 0.35 * len(plain)
     assert replace(fork, more_arrivals=0.0).with_arrivals(window_s, 7).start.arrivals == ()
 
 

@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.config.schedulers import Part
-from fairlead.core.cluster import Cluster
+from fairlead.core.cluster import AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError
 from fairlead.core.events import SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.engine.journal import MemoryJournal
 from fairlead.experiments.lookahead import ArrivalForecast
+from fairlead.experiments.metrics import summarize
 from fairlead.experiments.simulate import Simulation, SimulationRun, run_simulation
 from fairlead.experiments.synthesize import Advisor, Objective, synthesize
 from fairlead.testing import check_events
@@ -55,6 +56,14 @@ def test_it_leaves_first_come_first_served_where_short_jobs_wait_behind_long_one
     (switch,) = [event for event in journal.events if isinstance(event, SchedulerSwitched)]
     assert switch.scheduler["policy"] == "srtf"
     assert average(found.run) < 0.7 * average(run_simulation(simulation))
+
+
+def test_a_run_under_changing_prices_has_a_cost():
+    jobs = [Job("one", 0.0, 2 * HOUR), Job("two", 0.0, 3 * HOUR)]
+    types = (AcceleratorType("v100", price_per_hour=1.0, price_changes=((HOUR, 4.0),)),)
+    simulation = replace(given(jobs), cluster=Cluster((Node("n", "v100", 2),), types))
+    found = synthesize(simulation, Advisor(SIX, ONE_TYPE))
+    assert summarize(found.run.record).cost == pytest.approx(1 + 4 + 1 + 4 + 4)
 
 
 def test_a_synthesized_run_is_a_run_like_others_and_a_good_one():

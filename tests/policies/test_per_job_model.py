@@ -8,7 +8,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from fairlead.policies.allocation.lp.block_vertex import GAP, VertexSearch
 from fairlead.policies.allocation.lp.hull_model import HullModel
 from fairlead.policies.allocation.lp.job_classes import JobClasses, normalized_rates
 from fairlead.policies.allocation.lp.level_search import DeadlineDemands
-from fairlead.policies.allocation.lp.per_job_model import PerJobModel, max_min_by_blocks
+from fairlead.policies.allocation.lp.per_job_model import PerJobModel, all_differ, max_min_by_blocks
 from fairlead.policies.allocation.lp.program import Model, Program
 from fairlead.policies.allocation.lp.water_filling_model import FlexibleFill, ShareGroups, fill_levels
 
@@ -256,10 +256,31 @@ def test_other_ways_to_the_optimum_have_the_same_bytes(seed: int):
         assert digests(made, rough / rough.sum()) == cold
 
 
-def test_allocations_do_not_depend_on_how_a_machine_rounds():
+@pytest.mark.parametrize("what", ["", "sums", "rates", "solver", "path", "libm"])
+def test_allocations_depend_neither_on_the_rounding_of_a_machine_nor_on_earlier_ones(what: str):
     """Other orders of sums, and other last digits of the solver (tests/golden/perturbation.py)."""
     program = Path(__file__).parent / "per_job_digests.py"
-    runs = [subprocess.run([sys.executable, program, what], capture_output=True, text=True) for what in ("", "sums", "solver")]
-    assert [run.stderr for run in runs if run.returncode] == []
-    assert runs[0].stdout.count("\n") == 10
-    assert [run.stdout for run in runs[1:]] == [runs[0].stdout] * 2
+    run = subprocess.run([sys.executable, program, what], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[::2] == lines[1::2]
+    assert len(lines) == 40
+    digest = hashlib.sha256(run.stdout.encode()).hexdigest()[:16]
+    assert digest == "df1fa01e25791e87"
+
+
+@pytest.mark.parametrize(("change", "differ"), [(0.0, False), (1e-12, False), (1e-8, True)])
+def test_jobs_with_rates_in_the_same_proportion_have_no_blocks(change: float, differ: bool):
+    made = perturbed(0)
+    assert all_differ(made.classes)
+    rates = made.classes.rates.copy()
+    rates[17] = 3.0 * rates[203] * np.array([1.0, 1.0 + change, 1.0])
+    assert all_differ(replace(made.classes, rates=rates)) == differ
+
+
+def test_jobs_of_one_class_have_no_blocks_of_their_own():
+    classes = perturbed(0).classes
+    twice = replace(classes, count=classes.count + (np.arange(len(classes)) == 5))
+    assert all_differ(twice, merged=True)
+    assert not all_differ(twice)
+    assert not all_differ(perturbed(0, jobs=200).classes)

@@ -14,6 +14,7 @@ from fairlead.experiments.simulate import Simulation, run_simulation
 from fairlead.policies.allocation.fifo_sjf import ShortestJobFirstPerf
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf, isolated_rates
 from fairlead.policies.allocation.hierarchical import HierarchicalPerf
+from fairlead.policies.allocation.lp.colocation_columns import columns_of
 from fairlead.policies.allocation.lp.job_classes import classes_of
 from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
 from fairlead.policies.allocation.max_min import MaxMinFairnessPerf
@@ -308,6 +309,23 @@ def test_nobody_comes_beside_the_job_that_is_done_first():
     first = int((made.view.jobs.steps_left / made.rates.max(axis=1)).argmin())
     assert (allocation.second >= 0).any()
     assert allocation.second[allocation.first == made.view.jobs.number[first]].tolist() == [-1]
+
+
+def test_a_job_beside_which_one_is_as_fast_as_alone_has_the_same_speed():
+    """Rates have more digits than count. A last digit of difference between two columns would make programs ill-conditioned."""
+    rates = np.random.default_rng(0).uniform(0.2, 5.0, (4, 3))
+    alone = np.concatenate((np.ones((1, 3)), rates))
+    paired = np.repeat(alone[:, None, :], 5, axis=1)
+    kinds = {(f"kind-{row}", 1): rate for row, rate in enumerate(rates.tolist())}
+    table = table_of(["v100", "p100", "k80"], kinds, paired=paired)
+    jobs = [Job(f"job-{number}", 0.0, 1000.0, f"kind-{number % 4}") for number in range(12)]
+    view = view_of(state_of(Cluster.parse("2xv100:2,2xp100:2,2xk80:2"), jobs), 0.0, table)
+    columns = columns_of(classes_of(view), view, space_sharing=True, placement_sensitive=True)
+    paired_up = columns.two >= 0
+    assert paired_up.any()
+    speeds = {(one, type_): speed for one, type_, speed in zip(columns.one, columns.types, columns.speed) if speed}
+    assert [speeds[one, type_] for one, type_ in zip(columns.one, columns.types)] == columns.speed.tolist()
+    assert {*columns.speed[columns.speed > 1 - 1e-6].tolist()} == {1.0}
 
 
 @pytest.mark.parametrize("seed", range(3))

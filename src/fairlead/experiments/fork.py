@@ -169,21 +169,11 @@ class Fork:
         """The same fork with the arrivals of one scenario: as in the last `window_s`. Where more or fewer jobs arrive, those
         that arrive in both cases are the same."""
         now, more = self.start.view.time, self.more_arrivals
-        drawn = ArrivalForecast("recent", window_s, seed).draw(now, self.past)
-        if more < 1:
-            drawn = _some_submissions(drawn, more, np.random.default_rng([seed, 1]))
-        elif more > 1:
-            again = ArrivalForecast("recent", window_s, seed + 1_000_003).draw(now, self.past)
-            extra = _some_submissions(again, more - 1, np.random.default_rng([seed, 2]))
+        drawn = ArrivalForecast("recent", window_s, seed).draw(now, self.past, share=more)
+        if more > 1:
+            extra = ArrivalForecast("recent", window_s, seed + 1_000_003).draw(now, self.past, share=more - 1)
             drawn += tuple(replace(job, name=f"{job.name}-more") for job in extra)
         return replace(self, start=replace(self.start, arrivals=(*self.start.arrivals, *drawn)))
-
-
-def _some_submissions(jobs: tuple[Job, ...], share: float, draw: np.random.Generator) -> tuple[Job, ...]:
-    """A share of the jobs, drawn; those of one second, such as an array, all or none."""
-    seconds = dict.fromkeys(job.submitted_s for job in jobs)
-    kept = dict(zip(seconds, (draw.random(len(seconds)) < share).tolist()))
-    return tuple(job for job in jobs if kept[job.submitted_s])
 
 
 def _events(state: State, changes: ForkChanges) -> Iterable[ev.Event]:

@@ -250,9 +250,9 @@ class ArrivalForecast:
         require(self.arrivals in ("none", "recent"), "forecast", "none or recent", "arrivals", self.arrivals)
         require(0 < self.window_s < math.inf, "forecast", "seconds above 0", "window_s", self.window_s)
 
-    def draw(self, now: float, past: Iterable[Job], within_s: float = math.inf) -> tuple[Job, ...]:
+    def draw(self, now: float, past: Iterable[Job], within_s: float = math.inf, share: float = 1.0) -> tuple[Job, ...]:
         """The jobs that are assumed to arrive, only those of the next `within_s`; `past` are those that did, most recent
-        first."""
+        first. With a `share` below 1, some of the same submissions are left out."""
         if self.arrivals == "none":
             return ()
         known = list(takewhile(lambda job: job.submitted_s >= now - self.window_s, past))[::-1]
@@ -268,16 +268,24 @@ class ArrivalForecast:
             count = int(draw.poisson(len(submissions)))
             times = sorted((now + span_s * draw.random(count)).tolist())
             places = draw.integers(len(submissions), size=count).tolist()
-            drawn = ((second, job) for second, place in zip(times, places) for job in submissions[place])
+            drawn = ((second, submissions[place]) for second, place in zip(times, places))
+        some = stream(self.seed, "share", round(now * 1000))
+        soon = (
+            (second, job, comes)
+            for second, jobs in takewhile(lambda one: one[0] <= now + within_s, drawn)
+            for comes in (share >= 1 or some.random() < share,)
+            for job in jobs
+        )
         return tuple(
             replace(job, name=f"forecast-{place}", submitted_s=second, after=(), group="", command="")
-            for place, (second, job) in enumerate(islice(takewhile(lambda one: one[0] <= now + within_s, drawn), MAX_ARRIVALS))
+            for place, (second, job, comes) in enumerate(islice(soon, MAX_ARRIVALS))
+            if comes
         )
 
     @staticmethod
     def _by_hour(
         draw: np.random.Generator, now: float, submissions: Sequence[Sequence[Job]], days: int
-    ) -> Iterator[tuple[float, Job]]:
+    ) -> Iterator[tuple[float, Sequence[Job]]]:
         """Each future hour is the same hour of one of the past days. A submission of it comes once in the mean (Poisson)."""
         submitted = np.array([jobs[0].submitted_s for jobs in submissions])
         for hour in range(24 * days):
@@ -285,7 +293,7 @@ class ArrivalForecast:
             begin = now + HOUR_S * hour - back_s
             first, last = np.searchsorted(submitted, (begin, begin + HOUR_S)).tolist()
             for jobs, copies in zip(submissions[first:last], draw.poisson(1.0, last - first).tolist()):
-                yield from [(jobs[0].submitted_s + back_s, job) for job in jobs] * copies
+                yield from [(jobs[0].submitted_s + back_s, jobs)] * copies
 
 
 def _submissions(jobs: Iterable[Job]) -> list[list[Job]]:

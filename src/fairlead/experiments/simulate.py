@@ -93,16 +93,12 @@ def run_simulation(
     gantt: bool = False,
     on_progress: Callable[[float], None] | None = None,
 ) -> SimulationRun:
-    """Run a simulation. `gantt` keeps device intervals, which changing prices need, too; `on_progress` gets the share of jobs
-    that have ended."""
-    gantt = gantt or bool(given.cluster.price_changes_s)
-    if gantt and journal is None:
-        journal = MemoryJournal()
-    begun = begin(given, journal or NoJournal(), registry)
+    """Run a simulation. `gantt` keeps device intervals; `on_progress` gets the share of jobs that have ended."""
+    begun = begin(given, journal, registry, gantt=gantt)
     begun.loop.run(until=given.until_s, stop=stop_of(given, on_progress))
     if on_progress is not None:
         on_progress(1.0)
-    return begun.finish(given, gantt=gantt)
+    return begun.finish(given)
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,10 @@ class Begun:
     loop: Loop
     table: ThroughputTable
     rates: Mapping[str, tuple[float, ...]]
+    gantt: bool
     began_s: float = field(default_factory=time.perf_counter)
 
-    def finish(self, given: Simulation, *, gantt: bool = False) -> SimulationRun:
+    def finish(self, given: Simulation) -> SimulationRun:
         """Close the journal and make the record."""
         loop = self.loop
         stopped = {}
@@ -128,14 +125,15 @@ class Begun:
             "wall_s": time.perf_counter() - self.began_s,
             "peak_rss_mb": peak_rss_mb(),
         }
-        events: list[Event] | None = list(loop.journal) if gantt else None
+        events: list[Event] | None = list(loop.journal) if self.gantt else None
         loop.journal.close()
         record = record_of(loop.state, given.scheduler.label, given.trace.name, self.rates, facts, events)
         return SimulationRun(record, loop.state, loop)
 
 
-def begin(given: Simulation, journal: Journal, registry: Registry | None = None) -> Begun:
-    """Build the loop and write the first event of the journal."""
+def begin(given: Simulation, journal: Journal | None = None, registry: Registry | None = None, *, gantt: bool = False) -> Begun:
+    """Build the loop and write the first event of the journal. `gantt` keeps device intervals, as changing prices do."""
+    gantt = gantt or bool(given.cluster.price_changes_s)
     table = table_for(given.trace, given.cluster, given.table, fill=given.fill_workers)
     registry = registry or Registry.installed()
     faults = given.faults.events(len(given.cluster.nodes), given.seed)
@@ -157,7 +155,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
         State(given.cluster),
         backend,
         stages,
-        journal=journal,
+        journal=journal or (MemoryJournal() if gantt else NoJournal()),
         skip_quiet_rounds=given.skip_quiet_rounds,
         compose=lambda data: simulated_with(given.costs, SchedulerConfig.from_data(data)).build(table, registry),
         stopwatch=time.perf_counter,
@@ -166,7 +164,7 @@ def begin(given: Simulation, journal: Journal, registry: Registry | None = None)
     rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
     scheduler = {**config.to_data(), "name": config.label}
     loop.record(JournalOpened(0.0, given.cluster, scheduler, given.trace.name, rates))
-    return Begun(loop, table, rates)
+    return Begun(loop, table, rates, gantt)
 
 
 def requests_of(run: SimulationRun, seed: int = 0) -> ServingResult | None:

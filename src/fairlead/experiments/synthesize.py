@@ -20,7 +20,7 @@ from fairlead.core.events import Memo, SchedulerSwitched
 from fairlead.core.job import Job
 from fairlead.core.plan import boundary_after
 from fairlead.core.snapshot import Snapshot
-from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
+from fairlead.engine.journal import Journal
 from fairlead.engine.state import State
 from fairlead.experiments.cases import ProcessPool
 from fairlead.experiments.live_inputs import open_ended_jobs, recent_jobs, with_assumed_ends
@@ -365,9 +365,7 @@ def synthesize(
     length = given.scheduler.round_s
     require(length != 0, "synthesize", "a scheduler with rounds", "rounds", "event-driven")
     require(every >= 1, "synthesize", "a whole number of rounds, at least 1", "every", every)
-    if gantt and journal is None:
-        journal = MemoryJournal()
-    begun = begin(given, journal or NoJournal())
+    begun = begin(given, journal, gantt=gantt)
     loop, stop = begun.loop, stop_of(given, on_progress)
     over = False
 
@@ -393,7 +391,7 @@ def synthesize(
         if advice[-1].switch:
             running = advice[-1].chosen
             loop.record(SchedulerSwitched(loop.backend.now, running.to_data(), advice[-1].why))
-    run = begun.finish(given, gantt=gantt)
+    run = begun.finish(given)
     return Synthesized(replace(run, record=replace(run.record, scheduler="synthesized")), tuple(advice))
 
 

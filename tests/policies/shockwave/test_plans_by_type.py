@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.core.cluster import Cluster, Floats
+from fairlead.core.cluster import Cluster, Floats, Ints
 from fairlead.core.job import Job
 from fairlead.policies.ranking.base import in_order
 from fairlead.policies.shockwave.planning.planner import _Offer, _price, choose_types
@@ -43,9 +43,20 @@ def test_no_other_choice_of_types_is_much_better_by_brute_force(seed: int) -> No
     assert gain[found, np.arange(6)].sum() >= best - 0.05
 
 
-@pytest.mark.parametrize("near", [0.0, 1e-3, 0.04, 0.7, 30.0])
+@pytest.mark.parametrize("near", [0.0, 1e-12, 1e-6, 1e-3, 0.04, 0.7, 30.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_price_of_a_type_is_that_of_a_plain_bisection_wherever_the_search_begins(seed: int, near: float) -> None:
+def test_the_price_of_a_type_is_that_of_a_plain_bisection_wherever_the_search_begins(
+    seed: int, near: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+    best = _Offer.best
+
+    def counted(offer: _Offer, price: float) -> tuple[Floats, Ints]:
+        steps.append(price)
+        assert len(steps) < 100, "types of nearly the same speed begin at a tiny price"
+        return best(offer, price)
+
+    monkeypatch.setattr(_Offer, "best", counted)
     rng = np.random.default_rng(seed)
     worth, workers = rng.uniform(0, 3, (40, 1)) * np.log(0.1 + np.arange(11)), rng.integers(1, 9, 40)
     others, bonus, room = rng.uniform(0, 1, 40), rng.uniform(0, 0.1, 40), int(rng.integers(50, 900))

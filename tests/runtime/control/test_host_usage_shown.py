@@ -27,6 +27,10 @@ def test_only_an_agent_that_offers_samples_is_asked_for_them():
         await new.say(Heartbeat((0.25,), (1.0,)))
         await backend.until("seen", 1, Heartbeat((0.25,), (1.0,)))
         assert hub.heartbeats[1] == Heartbeat((0.25,), (1.0,), host=USAGE), "the last sample counts until the next"
+        former = connect()
+        await former.say(hello(1))
+        assert await former.hear() == Welcome(15.0)
+        assert 1 not in hub.heartbeats, "an agent of a former version takes no samples"
 
     with_hub(scene)
 

@@ -237,6 +237,10 @@ class TestPods:
         images = [world.fake.objects[PODS][one.label]["spec"]["containers"][0]["image"] for one in (key, other)]
         assert images == ["mine:2", "for-pods:1"]
 
+    def test_mounts_are_refused_where_kubernetes_has_its_own_image_too(self, worlds: Callable[..., World]):
+        with pytest.raises(EngineRefused, match="mounts: not supported for Pods"):
+            worlds().start(container=Container("mine:2", mounts=(Mount("/etc", "/x"),)), options={"image": "for-pods:1"})
+
     @pytest.mark.parametrize(
         ("container", "why"),
         [

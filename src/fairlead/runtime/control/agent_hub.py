@@ -290,6 +290,8 @@ class AgentHub:
         number = message.incarnation if message.incarnation < self._issued else 0  # none that was never issued
         self._agent[node], self._address[node] = (message.identity, number), message.address
         self._sessions[node] = session
+        if not message.reports_host:
+            self.heartbeats.pop(node, None)  # no sample of its host stays
         self._renew(node)
         about = self.journal, credential, session.incarnation, message.reports_host
         session.out(ms.Welcome(self.lease_s, self.grace_s, *about))

@@ -219,6 +219,8 @@ def launch_pod(part: LaunchPart, needs: LaunchNeeds, rules: PodRules, node_label
         EngineRefused: The user gave something that is not allowed, or that does not fit the machine.
     """
     options = _checked(needs.options, rules, part.key.machine, node_labels)
+    if needs.container is not None and needs.container.mounts:
+        raise EngineRefused("container.mounts: not supported for Pods; use kubernetes.volumes and volumeMounts")
     image = options.get("image") or _image_of(needs.container) or rules.image
     if not image:
         raise EngineRefused(
@@ -285,8 +287,6 @@ def _image_of(container: Container | None) -> str:
     """The image of a container, for a Pod that has no other."""
     if container is None:
         return ""
-    if container.mounts:
-        raise EngineRefused("container.mounts: not supported for Pods; use kubernetes.volumes and volumeMounts")
     if container.is_file:
         raise EngineRefused(
             f"container.image: only Apptainer runs {container.image[:100]}; a Pod needs an image from a registry"

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from fairlead.core.cluster import Bools, Floats, Ints
+from fairlead.core.columns import RATE_BITS, significant
 from fairlead.core.errors import InputError
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.job_classes import JobClasses
@@ -70,9 +71,9 @@ def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
     rates = view.rates
     alone = classes.rates
     unit = np.divide(gain, alone, out=np.zeros_like(gain), where=alone > 0)
-    paired: Floats = rates.paired[np.ix_(classes.row, classes.row)]
+    paired = significant(rates.paired[np.ix_(classes.row, classes.row)], RATE_BITS)
     if classes.limit is not None:
-        least = rates.least_paired[np.ix_(classes.row, classes.row)]
+        least = significant(rates.least_paired[np.ix_(classes.row, classes.row)], RATE_BITS)
         slow = (alone / classes.limit[:, None])[:, None, :] > least * (1 + PAYS)
         paired = np.where(slow | slow.transpose(1, 0, 2), 0.0, paired)
     paired = paired * unit[:, None, :]
@@ -87,7 +88,7 @@ def colocated_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> Floats:
 def spread_gain(classes: JobClasses, view: Snapshot, gain: Floats) -> GangSpread:
     """The gain of gangs on more nodes than needed, and the part of a type's nodes that they take when consolidated."""
     alone, cluster = classes.rates, view.cluster
-    slower = np.divide(view.rates.spread[classes.row], alone, out=np.zeros_like(alone), where=alone > 0)
+    slower = np.divide(significant(view.rates.spread[classes.row], RATE_BITS), alone, out=np.zeros_like(alone), where=alone > 0)
     gangs = classes.workers > 1
     size = np.bincount(cluster.node_of[view.up], minlength=len(cluster.nodes))  # accelerators that are up, by node
     type_of_node = np.array(cluster.kind_of_node)

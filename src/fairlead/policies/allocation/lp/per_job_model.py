@@ -39,9 +39,23 @@ _NEWTON, _REPEATS = 2, 2  # steps to a level from seven right digits of it, and 
 _STEP = 1e-6  # of the time, over which demands are seen to rise
 
 
+_ALIKE = 2.0**-32  # rates that differ less are in the same proportion; they have 36 bits
+
+
 def all_differ(classes: JobClasses, *, merged: bool = False) -> bool:
-    """Whether there are so many classes that jobs should have blocks of their own; `merged`: a block serves a whole class."""
-    return len(classes) > MIN_CLASSES and (merged or 2 * len(classes) > len(classes.class_of))
+    """Whether there are so many classes that jobs should have blocks of their own; `merged`: a block serves a whole class.
+
+    No two may have rates in the same proportion: either could lean, and the path to the optimum would decide which."""
+    if len(classes) <= MIN_CLASSES or not (merged or int(classes.count.max()) == 1):
+        return False
+    part = classes.rates / classes.rates.max(axis=1)[:, None]
+    place, reach = np.zeros(len(part)), 0.0  # those that are alike are close on a line, too
+    for type_, factor in enumerate(np.sqrt(np.arange(2.0, part.shape[1] + 2.0)).tolist()):
+        place += part[:, type_] * factor
+        reach += _ALIKE * factor
+    order = place.argsort(kind="stable")
+    near = (np.diff(place[order]) < reach).nonzero()[0]
+    return not bool((np.abs(part[order[near]] - part[order[near + 1]]) < _ALIKE).all(axis=1).any())
 
 
 @dataclass(frozen=True)

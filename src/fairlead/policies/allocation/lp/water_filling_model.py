@@ -95,7 +95,7 @@ class FlexibleFill(_OfTypes[PricedFit]):
         return self._demands.to_demands(level * self._unit)
 
     def fit(self, level: Floats) -> PricedFit:
-        return self._demands.fit(self.to_demands(level))
+        return self._demands.fit(self.to_demands(level), at_least=True)
 
     def known(self, rise: _Rise) -> Sequence[PricedFit]:
         if any(one.in_order.any() for one in rise.divisions):  # one job after the other rises: not smooth enough

@@ -274,6 +274,8 @@ def _price(offer: _Offer, others: Floats, bonus: Floats, room: int, near: float)
         return _price(offer, others, bonus, room, 0.0) if low else 0.0
     high = low + width
     while (at_high := demand(high)).sum() > room:
+        if near and high > 2 * near:  # the price has risen too far for steps of this width
+            return _price(offer, others, bonus, room, 0.0)
         low, high, at_low = high, high + (width if near else high), at_high
     while high - low > 0.1 * _CONVERGED * high:
         differs = at_low != at_high
