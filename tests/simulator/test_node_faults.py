@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ import pytest
 from fairlead.config.schedulers import Part, SchedulerConfig
 from fairlead.core import events as ev
 from fairlead.core.cluster import Cluster
+from fairlead.core.events import NodeLost, NodeRepaired
 from fairlead.core.job import Job, Phase
 from fairlead.engine.codec import encode
 from fairlead.engine.journal import MemoryJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
+from fairlead.experiments.simulate import Faults
 from fairlead.simulator.backend import SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, outage_events, random_process
+from fairlead.simulator.faults import Outage, either, outage_events, random_process
 from fairlead.testing import Harness, check_events, job
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -157,3 +160,31 @@ def test_a_node_that_never_comes_back_ends_a_run_that_needs_it():
     made = harness_with().outage(0, 50.0, math.inf).submit(job("a").lasting(500.0)).run()
     assert made.phase("a") is Phase.WAITING
     assert made.state.busy
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_listed_outages_and_random_ones_are_both_there(seed: int):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers((0, 0, 1), (3, 9000, 3000), (5, 3)).tolist()
+    listed = [Outage(node, float(start), float(start + length)) for node, start, length in numbers]
+    drawn = list(itertools.takewhile(lambda e: e.time < 12_000.0, random_process(3, 2000.0, 500.0, seed)))
+    found = list(either(outage_events(listed), drawn))
+    assert [e.time for e in found] == sorted(e.time for e in found)
+
+    def down(events: list[NodeLost | NodeRepaired], node: int, second: float) -> bool:
+        past = [e for e in events if e.node == node and e.time <= second]
+        return bool(past) and isinstance(past[-1], NodeLost)
+
+    for node, second in itertools.product(range(3), np.arange(0.25, 12_000.0, 131.0).tolist()):
+        both = down(list(outage_events(listed)), node, second) or down(drawn, node, second)
+        assert down(found, node, second) == both
+    for node in range(3):
+        kinds = [type(e) for e in found if e.node == node]
+        assert all(one is not other for one, other in itertools.pairwise(kinds)), "a node is lost and repaired by turns"
+
+
+def test_a_simulation_has_both_kinds_of_faults():
+    faults = Faults([Outage(0, 3600.0, 7200.0)], mean_up_s=50_000.0)
+    plain, both = (list(itertools.islice(one.events(4, 0), 40)) for one in (replace(faults, outages=()), faults))
+    assert NodeLost(3600.0, 0) in both
+    assert [e for e in both if e.node][:20] == [e for e in plain if e.node][:20]

@@ -114,7 +114,7 @@ def _again(journal: Path) -> list[RunRecord]:
         )
     )
     if run.world.guessed:
-        note(f"never measured, so assumed as fast as on other GPU types: {'; '.join(run.world.guessed)}")
+        note(f"not measured, so assumed to be the mean of the other GPU types: {'; '.join(run.world.guessed)}")
     return resimulation_records(run, given, outcomes)
 
 

@@ -91,7 +91,7 @@ def array_record(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ended_s": None if None in ends else max(ends),
         "accelerator_s": sum(job["accelerator_s"] for job in members),
         "failed": [job["name"] for job in members if job["phase"] == "failed"],
-        "done": sum(1.0 if job["ended_s"] is not None else job["steps_done"] / job["steps"] for job in members) / len(members),
+        "done": sum(1.0 if job["phase"] == "finished" else job["steps_done"] / job["steps"] for job in members) / len(members),
     }
     if lost := [job["lost_work"] for job in members if job.get("lost_work")]:
         record["lost_work"] = {key: sum(one[key] for one in lost) for key in ("seconds", "preemptions")}

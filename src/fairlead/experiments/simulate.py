@@ -25,7 +25,7 @@ from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.serving import sessions_in
 from fairlead.simulator.backend import Other, SimulatedBackend
 from fairlead.simulator.costs import Costs
-from fairlead.simulator.faults import Outage, outage_events, random_process
+from fairlead.simulator.faults import Outage, either, outage_events, random_process
 from fairlead.simulator.sessions import ServingResult
 from fairlead.workloads.throughput_tables import ThroughputTable
 from fairlead.workloads.trace import Trace
@@ -33,7 +33,7 @@ from fairlead.workloads.trace import Trace
 
 @dataclass(frozen=True)
 class Faults:
-    """Node faults: a list of outages, or mean times of a seeded random process (both in seconds; 0: none)."""
+    """Node faults: a list of outages, and mean times of a seeded random process in seconds (0: none)."""
 
     outages: Sequence[Outage] = ()
     mean_up_s: float = 0.0
@@ -53,9 +53,11 @@ class Faults:
 
     def events(self, nodes: int, seed: int) -> Iterable[NodeLost | NodeRepaired]:
         self.check_nodes(nodes)
-        if self.mean_up_s > 0:
-            return random_process(nodes, self.mean_up_s, self.mean_down_s, seed)
-        return outage_events(self.outages)
+        listed = outage_events(self.outages)
+        if self.mean_up_s <= 0:
+            return listed
+        drawn = random_process(nodes, self.mean_up_s, self.mean_down_s, seed)
+        return either(listed, drawn) if self.outages else drawn
 
 
 @dataclass(frozen=True)

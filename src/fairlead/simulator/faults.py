@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -46,6 +47,16 @@ def outage_events(outages: Iterable[Outage]) -> Iterator[NodeLost | NodeRepaired
     events += [NodeRepaired(end_s, node) for node, end_s in until.items() if end_s < math.inf]
     events.sort(key=lambda e: (e.time, isinstance(e, NodeLost), e.node))
     return iter(events)
+
+
+def either(*faults: Iterable[NodeLost | NodeRepaired]) -> Iterator[NodeLost | NodeRepaired]:
+    """The events of nodes that are down while any of several processes has them down."""
+    down: Counter[int] = Counter()
+    for event in heapq.merge(*faults, key=lambda e: (e.time, isinstance(e, NodeRepaired), e.node)):
+        lost = isinstance(event, NodeLost)
+        down[event.node] += 1 if lost else -1
+        if down[event.node] == lost:
+            yield event
 
 
 def random_process(nodes: int, mean_up_s: float, mean_down_s: float, seed: int) -> Iterator[NodeLost | NodeRepaired]:

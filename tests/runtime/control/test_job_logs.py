@@ -69,15 +69,18 @@ def test_outputs_of_a_job_that_ended_while_it_moved_are_those_of_the_launch_befo
 
 
 def test_logs_that_were_removed_are_missing() -> None:
-    with pytest.raises(LogMissing, match="launch 1 is not stored any more"):
+    with pytest.raises(LogMissing, match="launch 1 is not stored"):
         read(reader({}, 1, Phase.FINISHED))
-    with pytest.raises(LogMissing, match="launch 1 is not stored any more"):
+    with pytest.raises(LogMissing, match="launch 1 is not stored"):
         read(reader({2: b""}, 2, Phase.FINISHED), 1)
 
 
 @pytest.mark.parametrize(
     ("problem", "error", "words"),
-    [("", LogMissing, "is not stored any more, or never was"), ("kubernetes is away", LogUnreachable, "does not answer")],
+    [
+        ("", LogMissing, "is not stored: it was deleted, or the launch failed"),
+        ("kubernetes is away", LogUnreachable, "does not answer"),
+    ],
 )
 def test_an_engine_that_has_no_log_of_a_launch_has_answered(problem: str, error: type[Exception], words: str) -> None:
     async def nothing(*_: object) -> None:
