@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,19 @@ def test_a_cluster_s_answers_have_their_codes_and_its_output_can_be_cut(tmp_path
         assert (tmp_path / "followed").read_text().endswith("fairlead: interrupted\n")
         assert code("cancel", "talks", cwd=tmp_path) == 0
         assert code("cancel", "talks", cwd=tmp_path) == 4
+
+
+def test_sigterm_ends_a_simulation_without_a_word_and_leaves_no_partial_file(tmp_path: Path) -> None:
+    words = [*FAIRLEAD.split(), *["simulate", "--policy", "las", "--jobs", "60000", "--events", "e.jsonl"]]
+    part = tmp_path / "e.jsonl.part"
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        while not part.exists() or not part.stat().st_size:  # the simulation runs
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.stderr is not None
+        assert (process.wait(60), process.stderr.read()) == (143, "")
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

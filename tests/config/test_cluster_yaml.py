@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,18 @@ WRONG = {
         "nodes: [{type: k80, accelerators: 1, rack: 7}]\n",
         "cluster.yaml:1: field 'rack' is 7: expected the name of a rack",
     ),
+    "a node outside of its folder": (
+        "nodes: [{type: k80, accelerators: 1, name: ../../escape}]\n",
+        "cluster.yaml:1: field 'name' is '../../escape': expected the name of a node: letters, digits,",
+    ),
+    "a node that begins with a point": (NODE % ", name: .k80", "cluster.yaml:2: field 'name' is '.k80': expected the name"),
+    "a rack that turns the line": (NODE % ', rack: "a\\u202eb"', "cluster.yaml:2: field 'rack' is "),
+    "two types of one name": (
+        "types:\n  v100: {price_per_hour: 1}\n  V100: {price_per_hour: 2}\nnodes: []\n",
+        "cluster.yaml:2: field 'v100' is {'price_per_hour': 1}: expected one entry for v100; types are the same in",
+    ),
+    "a tag that does not fit": ("types: {v100: {price_per_hour: !!bool abc}}\nnodes: []\n", "cluster.yaml: expected YAML ("),
+    "an empty whole number": ("types: {v100: {price_per_hour: !!int ''}}\nnodes: []\n", "cluster.yaml: expected YAML ("),
     "a huge price": (
         "types: {v100: {price_per_hour: 1e308}}\nnodes: []\n",
         "cluster.yaml:1: field 'price_per_hour' is '1e308': expected prices of 0, or from 0.0001",
@@ -151,6 +164,12 @@ def test_a_wrong_file_is_told_with_line_field_value_and_mend(tmp_path, text, exp
     assert "\n" not in str(told.value)
     assert len(str(told.value)) < len(str(tmp_path)) + 250
     assert str(told.value).replace(f"{tmp_path}/", "").startswith(expected)
+
+
+def test_a_stream_has_no_prices(tmp_path):
+    os.mkfifo(tmp_path / "spot.csv")
+    with pytest.raises(InputError, match=r"spot\.csv: expected a regular file"):
+        read(tmp_path, "types: {v100: {price_per_hour: spot.csv}}\nnodes: []\n")
 
 
 def test_a_file_that_is_not_there_is_told_as_a_file(tmp_path):

@@ -18,7 +18,10 @@ import psycopg
 import pytest
 from writer import EVENTS, Acknowledges, Process, check_continued, check_kept, last_of, write_on
 
+from fairlead.core import events as ev
+from fairlead.core.cluster import Cluster
 from fairlead.core.errors import InputError, JournalError
+from fairlead.core.job import Job
 from fairlead.engine.apply import replay_events
 from fairlead.engine.codec import encode
 from fairlead.journal.jsonl import JsonlJournal
@@ -247,6 +250,33 @@ def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
         path.write_bytes(whole[:at] + bytes(range(256)) * 16 + whole[at + 4096 :])
         with pytest.raises(JournalError, match=r"events\.sqlite: "):
             recover(SqliteJournal(path))
+
+
+@pytest.mark.parametrize(("part", "kept"), [(0.0004, -1), (0.3, -1), (0.9, -1), (0.999999, 59), (2.0, 60)])
+def test_damage_of_the_log_is_an_error_unless_only_the_last_commit_is_unreadable(path: Path, part: float, kept: int) -> None:
+    """A power failure can leave the last commit half written. An operator decides about more than that."""
+    journal = SqliteJournal(path)
+    journal.append(ev.JournalOpened(0.0, Cluster.parse("v100:1"), {}, "t", None))
+    for number in range(59):
+        journal.commit()
+        journal.append(ev.JobSubmitted(float(number), number, Job(f"job-{number}")))
+    journal.commit()
+    copy = path.with_name("copy.sqlite")
+    for ending in ("", "-wal"):
+        shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    journal.close()
+    log = Path(f"{copy}-wal")
+    content = bytearray(log.read_bytes())
+    if part < 1:
+        content[int(len(content) * part)] ^= 1
+    log.write_bytes(content)
+    if kept >= 0:
+        assert SqliteJournal(copy).last == kept
+        return
+    with pytest.raises(JournalError, match=r"copy\.sqlite-wal: damaged: .*commits are unreadable: restore a backup, or drop"):
+        SqliteJournal(copy)
+    assert log.read_bytes() == content
+    assert not Path(f"{copy}.lock").exists()
 
 
 def test_a_missing_or_damaged_event_is_named_by_its_number(path: Path) -> None:

@@ -110,9 +110,9 @@ def test_the_memo_agrees_with_what_users_have_received():
         assert used == pytest.approx(received[name], abs=2 * 10.0 + 0.01 + 2 * 10.0 * len(state.running))
 
 
-def test_weights_and_half_life_are_above_0():
-    for wrong in ({"half_life_s": 0.0}, {"users": {"ann": 0.0}}, {"accounts": {"lab": -1.0}}):
-        with pytest.raises(InputError, match="above 0"):
+def test_weights_and_half_life_have_bounds():
+    for wrong in ({"half_life_s": 0.0}, {"users": {"ann": 0.0}}, {"accounts": {"lab": -1.0}}, {"users": {"ann": 1e308}}):
+        with pytest.raises(InputError, match=r"a number above 0|a number from 0\.001 to 1000"):
             FairShare(**wrong)
 
 

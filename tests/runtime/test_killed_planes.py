@@ -51,6 +51,7 @@ def test_a_plane_killed_at_any_kind_of_write_goes_on_from_its_journal(tmp_path: 
     with ClusterAtWork(tmp_path, policy="max-min-fairness") as cluster:
         cluster.kill_plane()
         cluster.journal.unlink()  # so that it is opened anew
+        (cluster.journal.parent / "alive").unlink(missing_ok=True)
         for number, kind in enumerate(KINDS):
             cluster.start_plane(death=f"{moment} {kind}")
             provoke(cluster, kind, number)

@@ -79,11 +79,18 @@ def test_no_member_of_a_grid_is_larger_than_what_is_checked(grid, run):
         (["{a}", "x"], ["", "python"]),
         ('cat <<< "{a}"', ["it's"]),
         ('echo $((1<<2)) "{a}"', ["x y"]),
+        ("cat <<E\n'{a}'\nE", ["it's"]),
+        ("cat <<E\n{a} $(echo {a})\nE\necho {a}", ["$(id)"]),
     ],
 )
 def test_a_grid_whose_values_cannot_be_filled_in_is_an_input_error(run, values):
     with pytest.raises(InputError, match=r"\{a\} outside quotation marks|at most 32768 characters|a program to run for all"):
         parse_task({"run": run, "grid": {"a": values}}, "task")
+
+
+def test_plain_values_of_a_grid_may_be_in_a_here_document():
+    task = parse_task({"run": "cat <<E\nrate: {a}\nE", "grid": {"a": [0.1, "adam"]}}, "task")
+    assert "rate: adam\n" in task.job("t", "ann", member=task.members("0")[1]).command.replace("\\n", "\n")
 
 
 def test_values_of_a_grid_are_quoted_once_for_all_their_places(monkeypatch):
@@ -95,7 +102,7 @@ def test_values_of_a_grid_are_quoted_once_for_all_their_places(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "run", ["echo {a}", "echo 'b' {a} \"c\"; d", "cat <<E\n'{a}'\nE", "# b\necho {a}", ["echo", "'{a}'"], "x $# ${b##*/} c#{a}"]
+    "run", ["echo {a}", "echo 'b' {a} \"c\"; d", "# b\necho {a}", ["echo", "'{a}'"], "x $# ${b##*/} c#{a}"]
 )
 def test_values_of_a_grid_may_have_quotation_marks_and_spaces(run):
     task = parse_task({"run": run, "grid": {"a": ["it's", 'x "y']}}, "task")

@@ -185,7 +185,7 @@ def _print_starts(tasks: Sequence[TaskSpec], jobs: Sequence[Mapping[str, Any]]) 
     """Print when each job would start, where the control plane forecasts it, and whether much sooner with fewer GPUs."""
     for task, job in zip(tasks, jobs):
         if "starts_s" in job:
-            text = "it is not known when" if job["starts_s"] is None else format_delay(job["starts_s"])
+            text = "at a time that is not known" if job["starts_s"] is None else format_delay(job["starts_s"])
             for sooner in job["alternatives"][:1]:
                 text += f"; with --gpus {sooner['workers']} instead of {task.workers}, {format_delay(sooner['starts_s'])}"
             out.print(f"{job['name'] or 'the job'} should start {text}", soft_wrap=True)

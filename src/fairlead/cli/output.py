@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,7 +154,8 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(total: int | None, what: str, *, quiet: bool) -> Iterator[Any]:
-    """Show a bar on standard error; `advance(1)` or `show(share)` move it."""
+    """Show a bar on standard error; `advance(1)` or `show(share)` move it. SIGTERM ends the work as Ctrl-C does: workers
+    end, and partial files are removed."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -164,9 +167,15 @@ def progress(total: int | None, what: str, *, quiet: bool) -> Iterator[Any]:
         transient=True,
         disable=quiet or not err.is_terminal,
     )
-    with bar:
-        task = bar.add_task(what, total=total or 1.0)
-        yield _Bar(bar, task)
+    main = threading.current_thread() is threading.main_thread()
+    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number)) if main else None
+    try:
+        with bar:
+            task = bar.add_task(what, total=total or 1.0)
+            yield _Bar(bar, task)
+    finally:
+        if former is not None:
+            signal.signal(signal.SIGTERM, former)
 
 
 class _Bar:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -22,6 +23,7 @@ from typing import TypeAlias
 from fairlead.config.yaml_source import Value, read_yaml
 from fairlead.core.cluster import MAX_TYPES, AcceleratorType, Cluster, Node
 from fairlead.core.errors import InputError, near_or_all, require
+from fairlead.files import is_stream
 
 # How the accelerators of well-known machines are linked, by the machine's name, so that a cluster file can say `links:
 # p3.8xlarge` instead of a matrix. Gb/s one way, from data sheets and from what the machines' own tools print; what goes over
@@ -84,6 +86,8 @@ NODE_KEYS: Mapping[str, str] = {
 }
 """The keys of a type and of a node in a cluster file, and what each means."""
 MOST_ACCELERATORS, MOST_PRICES = 1_000_000, 1_000_000
+_MAX_NAME = 128
+_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_MAX_NAME}}}\Z")
 LOWEST_PRICE, HIGHEST_PRICE = 1e-4, 1e6
 
 
@@ -102,13 +106,18 @@ def cluster_from(value: Value, known: Sequence[AcceleratorType] = ()) -> Cluster
     fields = value.mapping(("types", "nodes"))
     types = {type_.name: type_ for type_ in known}
     if "types" in fields:
-        for name, entry in fields["types"].mapping().items():
+        for name, entry in (entries := fields["types"].mapping()).items():
+            if any(name != other and name.lower() == other.lower() for other in entries):
+                raise entry.error(f"one entry for {name.lower()}; types are the same in upper and lower case")
             types[name.lower()] = _type(name.lower(), entry, types.get(name.lower()))
     require("nodes" in fields, value.source, "a list of nodes", "nodes")
     nodes: list[Node] = []
+    total = 0
     for entry in fields["nodes"].items():
-        nodes.extend(_nodes(entry, len(nodes)))
-        if sum(node.accelerators for node in nodes) > MOST_ACCELERATORS:
+        more = _nodes(entry, len(nodes))
+        nodes += more
+        total += sum(node.accelerators for node in more)
+        if total > MOST_ACCELERATORS:
             raise entry.error(f"at most {MOST_ACCELERATORS:,} GPUs in all")
     if not nodes:
         raise fields["nodes"].error("at least one node")
@@ -151,6 +160,7 @@ def _price_file(path: Path) -> list[tuple[float, float]]:
     """The pairs of a CSV file with the columns `second` and `price_per_hour`."""
     series: list[tuple[float, float]] = []
     columns = ("second", "price_per_hour")
+    require(not is_stream(path), path, "a regular file")
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -191,11 +201,19 @@ def _nodes(entry: Value, already: int) -> list[Node]:
         for name, default in (("cpus", float("inf")), ("memory_gb", float("inf")), ("network_gbps", 0.0))
     )
     links = _links(fields["links"], size) if "links" in fields else ()
-    rack = fields["rack"].text("the name of a rack") if "rack" in fields else ""
-    base = fields["name"].text("a name") if "name" in fields else type_name
+    rack = _name(fields["rack"], "the name of a rack") if "rack" in fields else ""
+    base = _name(fields["name"], "the name of a node") if "name" in fields else type_name
     alone = count == 1 and "name" in fields
     names = [base] if alone else [f"{base}-{already + index}" for index in range(count)]
     return [Node(name, type_name, size, cpus, memory_gb, network_gbps, links, rack=rack) for name in names]
+
+
+def _name(value: Value, what: str) -> str:
+    """A name, which may become that of a folder or a label."""
+    text = value.text(what)
+    if not _NAME.match(text):
+        raise value.error(f"{what}: letters, digits, '.', '_' and '-', at most {_MAX_NAME}, and not '.' first")
+    return text
 
 
 def _links(value: Value, size: int) -> tuple[tuple[float, ...], ...]:

@@ -142,7 +142,7 @@ def parse_yaml(text: str, source: str) -> Value:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise InputError(source, f"YAML ({error.problem})", line=line) from error
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(source, f"YAML ({' '.join(str(error).split())[:120]})") from error
     if data is None:
         raise InputError(source, "some content; the file is empty")

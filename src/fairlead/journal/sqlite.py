@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ SCHEMA = (
     "CREATE TABLE events (seq INTEGER PRIMARY KEY, body TEXT NOT NULL)",
     "CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
+
+_LOG_HEADER, _FRAME_HEADER = 32, 24  # bytes, in SQLite's write-ahead log
 
 _BUSY_MS = 5000  # how long a statement waits for a lock of another process
 
@@ -49,6 +52,7 @@ class _Sqlite:
             with self._as_journal_errors():
                 if write:
                     _make_private(path)
+                    _check_log(path)
                 self._connection = self._connect(write)
         except BaseException:
             if self._lock is not None:
@@ -153,6 +157,44 @@ def _lock_for_writing(path: Path) -> IO[bytes]:
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(lock_path)):
                 return lock
         lock.close()  # its holder has removed it meanwhile
+
+
+def _check_log(path: Path) -> None:
+    """Refuse a write-ahead log that is damaged before its last commit. SQLite would silently forget what is behind the damage.
+
+    Each commit is synced before the next begins. So after a power failure only the last one can be unreadable, and nobody was
+    told that it is durable."""
+    log = Path(f"{path}-wal")
+    raw = log.read_bytes() if log.is_file() else b""
+    if len(raw) < _LOG_HEADER:
+        return
+    magic, _, page_bytes, _, *salts, one, two = struct.unpack(">8I", raw[:_LOG_HEADER])
+    order, frame_bytes = ">" if magic & 1 else "<", _FRAME_HEADER + page_bytes
+    sums = _checksums(raw[:24], order, (0, 0))
+    accept = f"restore a backup, or drop them with: sqlite3 {path} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+    if sums != (one, two):
+        raise JournalError(f"{log}: damaged: its commits are unreadable: {accept}")
+    valid, unreadable = True, 0
+    for begin in range(_LOG_HEADER, len(raw) - frame_bytes + 1, frame_bytes):
+        _, commits, *own, one, two = struct.unpack_from(">6I", raw, begin)
+        if own != salts:  # of a former round through the file
+            continue
+        if valid:
+            page = raw[begin + _FRAME_HEADER : begin + frame_bytes]
+            sums = _checksums(page, order, _checksums(raw[begin : begin + 8], order, sums))
+            valid = sums == (one, two)
+        unreadable += not valid and commits > 0
+    if unreadable > 1:
+        raise JournalError(f"{log}: damaged: {unreadable} commits are unreadable: {accept}")
+
+
+def _checksums(content: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
+    """The sums of a write-ahead log go on from those of the former frame (sqlite.org/fileformat2.html, section 4.2)."""
+    one, two = sums
+    for first, second in struct.iter_unpack(f"{order}2I", content):
+        one = (one + first + two) & 0xFFFFFFFF
+        two = (two + second + one) & 0xFFFFFFFF
+    return one, two
 
 
 def _open_private(path: str, flags: int) -> int:

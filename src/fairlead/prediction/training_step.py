@@ -56,6 +56,7 @@ class Training:
         known = callable(self.optimizer) or self.optimizer in OPTIMIZERS
         require(known, where, f"one of {', '.join(OPTIMIZERS)}, or a function", "optimizer", self.optimizer)
         require(self.accumulation >= 1, where, "at least 1 micro-batch", "accumulation", self.accumulation)
+        require(self.clip_norm is None or self.clip_norm > 0, where, "a norm above 0", "clip_norm", self.clip_norm)
 
 
 class TrainingStep:

@@ -248,9 +248,10 @@ def _cluster_note(given: Cluster, journal: Cluster) -> str:
 def _control_plane(settings: ServeSettings, held: HeldJournal, state: State | None, tokens: Tokens) -> ControlPlane:
     from fairlead.runtime.control.code_store import CodeStore, number_above
     from fairlead.runtime.control.control_plane import ControlPlane
-    from fairlead.runtime.control.wall_clock import AliveMark, origin_of
+    from fairlead.runtime.control.wall_clock import AliveMark, check_journal, origin_of
     from fairlead.runtime.drivers.base import create_driver
 
+    check_journal(held.files, new=state is None)
     registry, known = Registry.installed(), state.next_number if state else 0
     first = number_above(Path(held.checkpoints), known)
     if first > known:

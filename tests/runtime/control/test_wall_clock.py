@@ -11,7 +11,7 @@ import pytest
 from fairlead.core.errors import InputError
 from fairlead.journal import control_files
 from fairlead.journal.control_files import FolderFiles
-from fairlead.runtime.control.wall_clock import AliveMark, WallClock, origin_of
+from fairlead.runtime.control.wall_clock import AliveMark, WallClock, check_journal, origin_of
 
 
 def test_a_clock_that_is_set_back_does_not_go_back():
@@ -52,6 +52,15 @@ def test_an_origin_that_is_damaged_is_told_with_what_becomes_of_its_removal(tmp_
     (tmp_path / "origin").write_bytes(said)
     with pytest.raises(InputError, match=r"origin.*remove the file to use the time in the journal"):
         origin_of(FolderFiles(tmp_path))
+
+
+def test_a_lost_journal_is_no_new_one(tmp_path):
+    files = FolderFiles(tmp_path)
+    check_journal(files, new=True)
+    AliveMark(files).mark({})
+    check_journal(files, new=False)
+    with pytest.raises(InputError, match=r"alive: expected the journal of the control plane that ran here: restore a backup"):
+        check_journal(files, new=True)
 
 
 def test_an_origin_is_kept_whole_or_not_at_all(tmp_path, monkeypatch):

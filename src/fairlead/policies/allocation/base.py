@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.errors import InputError
-from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, account_levels, with_parents
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, account_levels, is_account, with_parents
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.allocation.lp.colocation_columns import NO_SHARING, SharingOptions
 from fairlead.policies.allocation.lp.demand_model import (
@@ -76,6 +76,8 @@ def _fill_polytope(view: Snapshot, classes: JobClasses, groups: ShareGroups, sha
 def check_weights(where: str, weights: Mapping[str, float]) -> None:
     """Check the weights of accounts."""
     for name, weight in weights.items():
+        if not is_account(name.rstrip("/")):  # `a/` has the jobs of `a` itself
+            raise InputError(where, "an account such as research/vision", field="weights", value=name)
         if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
             expected = f"numbers from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
             raise InputError(where, expected, field=f"weights.{name}", value=weight)

@@ -20,7 +20,7 @@ from fairlead.core.cluster import Floats, Ints
 from fairlead.core.columns import significant
 from fairlead.core.errors import require
 from fairlead.core.events import Memo
-from fairlead.core.job import account_levels
+from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, account_levels
 from fairlead.core.plan import Selection
 from fairlead.core.snapshot import Snapshot
 from fairlead.policies.ranking.base import in_order
@@ -45,7 +45,8 @@ class FairShare:
         require(0 < self.half_life_s < math.inf, where, "a number above 0", "half_life_s", self.half_life_s)
         for name in ("users", "accounts"):
             for who, weight in getattr(self, name).items():
-                require(0 < weight < math.inf, where, "a weight above 0", f"{name}.{who}", weight)
+                expected = f"a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
+                require(MIN_WEIGHT <= weight <= MAX_WEIGHT, where, expected, f"{name}.{who}", weight)
 
     def select(self, view: Snapshot, memo: Memo) -> tuple[Selection, Memo]:
         jobs = view.jobs

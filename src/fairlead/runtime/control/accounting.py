@@ -319,7 +319,7 @@ def accounting_routes(plane: ControlPlane, bearer: Callable[..., Any], requests:
     @router.get("/v1/journal", responses={403: {}, 410: {}}, response_class=Response)
     async def journal(
         caller: Caller,
-        after: Annotated[int, Query(ge=0, description="the number of the last event that is known")] = 0,
+        after: Annotated[int, Query(ge=0, lt=2**63, description="the number of the last event that is known")] = 0,
         limit: Annotated[int, Query(ge=1, le=BATCH)] = BATCH,
     ) -> Response:
         """The events of the journal after event `after`, as JSON lines; empty if there are none yet. Status 410 says that they

@@ -139,8 +139,8 @@ class LogReader:
             raise LogUnreachable(
                 f"{what} is on a node that does not answer; unreachable: {', '.join(away[:5])}{' …' if len(away) > 5 else ''}"
             )
-        kept = f"; {_KEEP}" if request.rank >= 0 else ""
-        raise LogMissing(f"{what} is not stored: it was deleted, or the launch failed before it wrote any{kept}")
+        advice = f"; {_KEEP}" if request.rank >= 0 else ""
+        raise LogMissing(f"{what} is not stored: it was deleted, or the launch failed before it wrote any{advice}")
 
     def _remember(self, worker: _Worker, node: int) -> None:
         if len(self._node_of) >= MAX_REMEMBERED:

@@ -63,6 +63,8 @@ class AliveMark:
 
     async def keep(self, silent_s: Callable[[], Mapping[str, float]] = dict) -> None:
         """Mark every second, until cancelled, and list the unreachable nodes. A slow disk delays no agent: a thread writes."""
+        if self._files is not None and self._files.version(ALIVE) is None:
+            await asyncio.sleep(1.0)  # not before the journal begins: see `check_journal`
         while self._files is not None:
             await asyncio.to_thread(self.mark, silent_s())
             await asyncio.sleep(1.0)
@@ -77,6 +79,13 @@ class AliveMark:
             if heard != self._heard or self._files.touch(ALIVE) is None:
                 self._files.write(ALIVE, json.dumps({"boot": name, "heard": heard}).encode())
                 self._heard = heard
+
+
+def check_journal(files: ControlFiles, *, new: bool) -> None:
+    """Refuse a new journal where a control plane has run before: the journal is lost."""
+    if new and files.version(ALIVE) is not None:
+        expected = "the journal of the control plane that ran here: restore a backup, or remove this file to begin anew"
+        raise InputError(f"{files.where}/{ALIVE}", expected)
 
 
 def origin_of(files: ControlFiles, journaled: float = 0.0, system_time: Callable[[], float] = time.time) -> float:

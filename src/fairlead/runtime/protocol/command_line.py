@@ -74,9 +74,9 @@ def _check_quotes(line: str) -> None:
 
 
 def quoted_names(line: str, placeholders: re.Pattern[str]) -> set[str]:
-    """Return the names of the placeholders in a line's quotations and comments; a line with a here-document has none."""
+    """Return the names of the placeholders in a line's quotations and comments, and in a line with a here-document of all."""
     if _HERE_DOCUMENT.search(line):
-        return set()
+        return {found[1] for found in placeholders.finditer(line)}
     quoted = [piece.span() for piece in _PIECE.finditer(line) if piece["plain"] is None and piece[0].strip()]
     starts = [start for start, _ in quoted]
     places = ((found, bisect_right(starts, found.start())) for found in placeholders.finditer(line))

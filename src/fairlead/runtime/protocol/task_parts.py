@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -29,6 +30,9 @@ from fairlead.runtime.protocol.orders import Container, Mount
 MAX_VARIABLE = 128  # characters of a variable's name
 MAX_MOUNTS = 100
 MAX_IMAGE = 1024  # characters
+_IMAGE = re.compile(
+    r"([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:\w[\w.-]{0,127})?(@[a-z0-9+._-]+:[0-9a-fA-F]{32,})?\Z", re.ASCII
+)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -55,6 +59,10 @@ def text_of_value(value: Any) -> Any:
     return str(value) if isinstance(value, (int, float)) else value
 
 
+_OWN = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OWN += ("MASTER_ADDR", "MASTER_PORT")
+
+
 def texts_of_values(variables: Any) -> Any:
     """Return variables with texts as values; what is no mapping is left to the validation."""
     return {name: text_of_value(value) for name, value in variables.items()} if isinstance(variables, dict) else variables
@@ -65,14 +73,15 @@ def settable_variables(variables: dict[str, str]) -> dict[str, str]:
     for name in variables:
         if not _VARIABLE.match(name) or len(name) > MAX_VARIABLE:
             raise ValueError(f"variables such as SEED: '1'; {name[:40]!r} is not one")
-        if name.startswith("FAIRLEAD_") or name in ("CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
+        if name.startswith("FAIRLEAD_") or name in _OWN:
             raise ValueError(f"{name} is set by Fairlead")
     return variables
 
 
 def _image(text: str) -> str:
     name = text.removeprefix("docker://")
-    if name.startswith("-") or (text and not name) or len(text) > MAX_IMAGE or not text.isprintable() or " " in text:
+    sound = len(text) <= MAX_IMAGE and text.isprintable() and (Container(text).is_file or _IMAGE.match(name))
+    if text and not sound:
         raise ValueError("the name of an image, such as pytorch/pytorch:latest, or the path of a .sif file")
     return text
 
@@ -139,6 +148,13 @@ class ContainerSpec(Spec):
         if not isinstance(data, (str, dict)):
             raise ValueError("the name of an image, or a mapping with an image")
         return {"image": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _mounts_once(self) -> ContainerSpec:
+        targets = Counter(Mount.parse(text).target.rstrip("/") for text in self.mounts)
+        if twice := [target for target, times in targets.items() if times > 1]:
+            raise ValueError(f"one mount at {twice[0]}")
+        return self
 
     @model_validator(mode="after")
     def _needs_image(self) -> ContainerSpec:
@@ -221,7 +237,8 @@ def check_filled(run: list[str] | str, grid: Mapping[str, Sequence[str]]) -> Non
     for name in quoted_names(run, placeholders) if isinstance(run, str) else ():
         if needy := [value for value in grid[name] if shlex.quote(value) != value]:
             raise ValueError(
-                f"{{{name}}} outside quotation marks and comments: Fairlead quotes values such as {needy[0]!r:.60} itself"
+                f"{{{name}}} outside quotation marks, comments and lines with here-documents: "
+                f"Fairlead quotes values such as {needy[0]!r:.60} itself"
             )
 
 
