@@ -256,7 +256,7 @@ def test_damage_is_an_error_that_names_the_file(path: Path) -> None:
 def test_damage_of_the_log_is_an_error_unless_only_the_last_commit_is_unreadable(path: Path, part: float, kept: int) -> None:
     """A power failure can leave the last commit half written. An operator decides about more than that."""
     journal = SqliteJournal(path)
-    journal.append(ev.JournalOpened(0.0, Cluster.parse("v100:1"), {}, "t", None))
+    journal.append(ev.JournalOpened(0.0, Cluster.parse("1xv100:1"), {}, "t", None))
     for number in range(59):
         journal.commit()
         journal.append(ev.JobSubmitted(float(number), number, Job(f"job-{number}")))

@@ -162,8 +162,8 @@ def _lock_for_writing(path: Path) -> IO[bytes]:
 def _check_log(path: Path) -> None:
     """Refuse a write-ahead log that is damaged before its last commit. SQLite would silently forget what is behind the damage.
 
-    Each commit is synced before the next begins. So after a power failure only the last one can be unreadable, and nobody was
-    told that it is durable."""
+    Each commit is synced before the next begins. So after a power failure only the last one can be unreadable, which was
+    not yet reported as durable."""
     log = Path(f"{path}-wal")
     raw = log.read_bytes() if log.is_file() else b""
     if len(raw) < _LOG_HEADER:

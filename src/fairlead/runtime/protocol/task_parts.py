@@ -59,8 +59,8 @@ def text_of_value(value: Any) -> Any:
     return str(value) if isinstance(value, (int, float)) else value
 
 
-_OWN = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_OWN += ("MASTER_ADDR", "MASTER_PORT")
+_OWN = {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+_OWN |= {"MASTER_ADDR", "MASTER_PORT"}
 
 
 def texts_of_values(variables: Any) -> Any:
