@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 from datetime import datetime
 
 import pytest
-from agent_node import RUNS_FOREVER, Node, order
+from agent_node import PATIENCE_S, RUNS_FOREVER, Node, order
 
 from fairlead.cli.cmd_cluster import _end_of_allocation
 from fairlead.core.errors import InputError
+from fairlead.runtime.agent.agent_service import Agent
+from fairlead.runtime.agent.agent_stream import ConnectionLost
 from fairlead.runtime.agent.departure import ANSWER_WITHIN_S, KILL_MARGIN_S, RECONNECT_WITHIN_S, Departure
+from fairlead.runtime.protocol.orders import Ended
 
 
 def test_an_agent_leaves_when_its_jobs_need_the_time_that_is_left(node: Node) -> None:
@@ -33,6 +37,35 @@ def test_an_agent_waits_for_its_ends_to_be_acknowledged_but_not_for_long(node: N
     assert not departure.is_over(101.0, connected=True, reported=False)
     assert departure.is_over(101.0 + ANSWER_WITHIN_S, connected=True, reported=False)
     assert departure.is_over(101.0 + RECONNECT_WITHIN_S, connected=False, reported=False)
+
+
+def test_an_end_that_is_found_when_the_agent_connects_again_is_told(node: Node) -> None:
+    told: list[tuple[str, Ended]] = []
+    launch = node.starts(order(RUNS_FOREVER, cooperative=False))
+    departure = Departure(node.supervisor, on_end=lambda name, ended: told.append((name, ended)))
+    departure.begin(node.clock.monotonic())
+
+    def connect() -> Away:
+        node.supervisor.stop_all()
+        deadline = time.monotonic() + PATIENCE_S
+        while not (node.directory(launch) / "0" / "exit.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return Away()
+
+    Agent(node.supervisor, "v100-0", "127.0.0.1:1", departure=departure, connect=connect).run()
+    assert [(name, ended.yielded) for name, ended in told] == [("job-1", True)]
+
+
+class Away:
+    """The stream of a control plane that ends."""
+
+    def send(self, message: object) -> None: ...
+
+    def receive(self) -> list[bytes]:
+        raise ConnectionLost("it ended")
+
+    def close(self) -> None: ...
 
 
 def test_the_end_of_an_allocation_is_unix_or_iso_time() -> None:

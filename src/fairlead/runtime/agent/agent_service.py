@@ -283,10 +283,10 @@ class Agent:
 
     def _hello(self) -> ms.Hello:
         """A launch whose end was not acknowledged counts as running: its end is sent next."""
-        self._batch(self._throttle.add(self.supervisor.poll(), self.clock(), connected=False))
-        running = {one.key for one in self.supervisor.running()}
+        self._departure.record(reports := self._throttle.add(self.supervisor.poll(), self.clock(), connected=False))
+        self._batch(reports)
+        running = {one.key for one in self.supervisor.running()} | self._deliveries.waiting
         running |= {report.key for batch in self._unacknowledged.values() for report in batch}
-        running |= self._deliveries.waiting
         has = self.supervisor.accelerators
         return ms.Hello(
             self.node,
