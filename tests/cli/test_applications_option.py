@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from command import answer, fairlead
 
 from toy_applications import write_applications
@@ -24,3 +25,11 @@ def test_applications_need_a_trace(tmp_path):
     assert done.returncode != 0
     assert "--applications" in done.stderr
     assert "--trace FILE together with this option" in done.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("jobs", 5), ("workers", "single"), ("users", 2), ("load", 9)])
+def test_options_of_generated_jobs_are_refused_with_a_trace(tmp_path, option, value):
+    (tmp_path / "work.csv").write_text(WORKLOAD)
+    done = fairlead("simulate", "--policy", "fifo", "--trace", tmp_path / "work.csv", f"--{option}", value)
+    assert done.returncode == 2
+    assert f"--{option} {value!r}: expected no --trace together with this option" in done.stderr

@@ -40,3 +40,9 @@ def test_a_plain_number_may_count_minutes():
 def test_other_texts_are_refused(text):
     with pytest.raises(ValueError, match="a duration such as"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["1-24", "1-99:99:99", "2:60", "1:60:00"])
+def test_a_clock_has_hours_minutes_and_seconds_in_their_range(text):
+    with pytest.raises(ValueError, match="a duration such as"):
+        parse_duration(text)

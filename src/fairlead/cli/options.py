@@ -84,9 +84,7 @@ ON = typer.Option(None, "--on", help="Run on a Ray cluster: ray:auto, ray:HOST:P
 PROCESSES = typer.Option(None, help="Parallel processes. [default: all cores]", min=1)
 LOAD = typer.Option(6.0, help="Jobs per hour of a generated workload.", rich_help_panel=WORKLOAD)
 EVENTS = typer.Option(None, help="Write the event log (JSON lines) to this file.", rich_help_panel=OUTPUT)
-OUT = typer.Option(
-    None, "--out", help="Write tables of jobs and rounds as Parquet files into this folder.", rich_help_panel=OUTPUT
-)
+OUT = typer.Option(None, "--out", help="Write Parquet tables of jobs and rounds into this folder.", rich_help_panel=OUTPUT)
 REPORT = typer.Option(None, help="Write an HTML report to this file.", rich_help_panel=OUTPUT)
 PNG = typer.Option(None, help="Write the plots as PNG files into this folder.", rich_help_panel=OUTPUT)
 WorkersOption: TypeAlias = Annotated[
@@ -240,13 +238,16 @@ class WorkloadOptions:
         """The files that are read."""
         return [self.trace, self.throughputs, self.regimes, self.hosts]
 
-    def file(self) -> TraceFile | None:
-        """Return the trace file, or None where jobs are generated."""
-        for name, with_trace in (("regimes", self.regimes), ("applications", self.applications), ("columns", self.columns)):
-            if self.trace is None and with_trace is not None:
-                raise InputError(f"--{name}", "--trace FILE together with this option", field=name, value=str(with_trace))
+    def file(self, load: float | None = LOAD.default) -> TraceFile | None:
+        """Return the trace file, or None where jobs are generated. Raises `InputError`: an option is for the other case."""
         if self.trace is None:
+            for name, value in (("regimes", self.regimes), ("applications", self.applications), ("columns", self.columns)):
+                if value is not None:
+                    raise option_error(name, "--trace FILE together with this option", str(value))
             return None
+        for name, value in {"jobs": self.jobs, "workers": self.workers, "users": self.users, "load": load}.items():
+            if value != (LOAD.default if name == "load" else getattr(WorkloadOptions, name)):
+                raise option_error(name, "no --trace together with this option, which is for generated jobs", value)
         columns = parse_columns(self.columns) if self.columns is not None else {}
         return TraceFile(self.trace, self.format, self.skip_bad, self.regimes, self.applications, columns)
 
@@ -261,7 +262,7 @@ class WorkloadOptions:
 
     def read(self, load: float | None, seed: int, table: ThroughputTable | None) -> Trace:
         """Return the jobs of the trace, or generated ones."""
-        file = self.file()
+        file = self.file(load)
         trace = self.generator(load).trace(seed) if file is None else file.read(table)
         if self.hosts is None:
             return trace

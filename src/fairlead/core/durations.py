@@ -36,6 +36,8 @@ def parse_duration(text: str | float, *, plain_s: float = 1.0) -> float:
     clock = _CLOCK.match(text)
     if clock and (clock[1] or clock[3]):
         days, first, second, third = (int(part) if part else 0 for part in clock.groups())
+        if max(second, third) > 59 or (clock[1] and first > 23):
+            raise ValueError(EXPECTED)
         if clock[1]:  # days-hours[:minutes[:seconds]]
             return days * 86_400.0 + first * 3600.0 + second * 60.0 + third
         return first * 3600.0 + second * 60.0 + third if clock[4] else first * 60.0 + second
