@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer
 from slurm_bed import SlurmBed
 
-# The same examples in every run, however slow the machine is. `pytest --hypothesis-profile=searching` looks for new ones.
+# The same examples in every run, however slow the machine is, except for constants of loaded modules, which Hypothesis tries
+# too. `pytest --hypothesis-profile=searching` looks for new ones.
 _slowly = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", derandomize=True, **_slowly)
 settings.register_profile("searching", max_examples=1000, **_slowly)
