@@ -36,7 +36,7 @@ def test_a_dozen_jobs_end_as_they_should(tmp_path: Path, kubelet: EmulatedKubele
 
 
 def test_an_elastic_job_changes_its_size(tmp_path: Path, kubelet: EmulatedKubelet) -> None:
-    with on_kubernetes(tmp_path, kubelet, policy="optimus") as cluster:
+    with on_kubernetes(tmp_path, kubelet, policy="optimus:restart_s=1") as cluster:
         sizes = lambda: {len(ranks) for ranks in cluster.launches_of("elastic").values()}  # noqa: E731
         cluster.run_the_dozen(seen=lambda jobs: len(sizes()) > 1)
 

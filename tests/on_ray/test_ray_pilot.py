@@ -37,7 +37,7 @@ def test_the_jobs_of_the_demo_end_on_ray(tmp_path: Path, ray_nodes: Any, policy:
 
 
 def test_an_elastic_job_changes_its_size_on_ray(tmp_path: Path, ray_nodes: Any):
-    with RayAtWork(tmp_path, ray_nodes, "optimus") as cluster:
+    with RayAtWork(tmp_path, ray_nodes, "optimus:restart_s=1") as cluster:
         cluster.up()
         cluster.until_joined(3)
         launches = lambda: cluster.launches_of("elastic").values()  # noqa: E731
