@@ -245,9 +245,9 @@ class WorkloadOptions:
                 if value is not None:
                     raise option_error(name, "--trace FILE together with this option", str(value))
             return None
-        for name, value in {"jobs": self.jobs, "workers": self.workers, "users": self.users, "load": load}.items():
-            if value != (LOAD.default if name == "load" else getattr(WorkloadOptions, name)):
-                raise option_error(name, "no --trace together with this option, which is for generated jobs", value)
+        for name, given in {"jobs": self.jobs, "workers": self.workers, "users": self.users, "load": load}.items():
+            if given != (LOAD.default if name == "load" else getattr(WorkloadOptions, name)):
+                raise option_error(name, "no --trace together with this option, which is for generated jobs", given)
         columns = parse_columns(self.columns) if self.columns is not None else {}
         return TraceFile(self.trace, self.format, self.skip_bad, self.regimes, self.applications, columns)
 
