@@ -25,10 +25,13 @@ _BUILTINS = (
 # `shlex` takes time quadratic in a word's length; a pattern takes linear time.
 _PIECE = re.compile(
     r"""(?P<between>[ \t\r\n]++|(?<![^\s;&|()<>])\#[^\n]*+)|(?P<plain>[^ \t\r\n\\'"\#]++|\#)|'(?P<single>[^']*+)'"""
-    r"""|"(?P<double>[^"\\]*+(?:\\.[^"\\]*+)*+)"|\\(?P<escaped>.)""",
+    r"""|"(?P<double>[^"\\]*+(?:\\.[^"\\]*+)*)"|\\(?P<escaped>.)""",
     re.DOTALL,
 )
-_LINE = re.compile(r"""(?:[^\\'"\#]++|(?<![^\s;&|()<>])\#[^\n]*+|\#|'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.)*+\Z""", re.DOTALL)
+# Each alternative excludes the others, and no group is possessive: Python before 3.11.5 matches possessive groups wrongly.
+_LINE = re.compile(
+    r"""(?:[^\\'"\#]++|(?<![^\s;&|()<>])\#[^\n]*+|(?<=[^\s;&|()<>])\#|'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*"|\\.)*\Z""", re.DOTALL
+)
 _HERE_DOCUMENT = re.compile(r"""(?<!<)<<(?!<)-?\s*[A-Za-z_'"\\]""")  # and not <<< WORD, nor 1<<2
 _MAX_SEARCHED = 256  # words in which a script's name is looked for
 _MAX_PATH = 4096  # characters of a script's name
