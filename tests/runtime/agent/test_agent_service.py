@@ -294,6 +294,8 @@ def test_a_lost_connection_and_the_next_one_are_logged_with_one_line_each(
 
     async def scene() -> None:
         async with joined_by_agent(tmp_path) as there:
+            while not lines():  # the hub knows before the agent does
+                await asyncio.sleep(0.01)
             await there.end()
             while not any("no connection" in line for line in lines()):
                 await asyncio.sleep(0.01)
