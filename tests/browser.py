@@ -142,15 +142,28 @@ class Browser:
         return found
 
     def click(self, selector: str) -> None:
-        """A click with the mouse, where the element is."""
-        place = f"document.querySelector({json.dumps(selector)})"
-        self.wait(f"!!{place}", f"there is {selector}")
-        self.run(f"{place}.scrollIntoView({{block: 'center'}})")
-        x, y = self.run(
-            f"(() => {{ const b = {place}.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        """A click with the mouse, where the element is; again if the page moved or replaced it before the button was up."""
+        chosen = json.dumps(selector)
+        listen = f"""(() => {{
+            const element = document.querySelector({chosen});
+            element.scrollIntoView({{ block: "center" }});
+            const box = element.getBoundingClientRect();
+            window.clickArrived = false;
+            const hear = (event) => {{ window.clickArrived ||= Boolean(event.target.closest?.({chosen})); }};
+            addEventListener("click", hear, {{ capture: true, once: true }});
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()"""
+
+        def clicked() -> bool:
+            x, y = self.wait(listen, f"there is {selector}")
+            for kind in ("mousePressed", "mouseReleased"):
+                self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            return bool(self.run("window.clickArrived !== false"))  # it is not defined on another page
+
+        deadline = time.monotonic() + PATIENCE_S
+        while not clicked():
+            assert time.monotonic() < deadline, f"no click reaches {selector}"
+            time.sleep(0.1)
 
     def type(self, selector: str, text: str) -> None:
         """Replaces what is in a field, as typed."""

@@ -48,11 +48,11 @@ def test_another_server_is_not_taken_for_a_control_plane(other_server):
 
 def test_waiting_ends_in_time_where_nothing_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        client = ControlPlaneClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "t")
+        client = ControlPlaneClient(f"http://127.0.0.1:{silent.getsockname()[1]}", "t", timeout_s=600.0)
         began = time.monotonic()
         with pytest.raises(TimeoutError, match="does not answer"):
             JobHandle(client, "a", 1).wait(timeout_s=0.2)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 300, "not as long as one request may take"
 
 
 @pytest.mark.parametrize("wrong", [{"timeout_s": math.nan}, {"timeout_s": -1}, {"poll_s": -1}, {"poll_s": math.nan}])

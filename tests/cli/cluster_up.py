@@ -15,9 +15,9 @@ from foundry import PATIENCE_S, Running, free_port, running
 LOG = "up.log"
 
 
-def until(reached: Callable[[], Any], folder: Path) -> Any:
+def until(reached: Callable[[], Any], folder: Path, patience_s: float = PATIENCE_S) -> Any:
     """What `reached` comes to say, once it says something."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not (found := reached()):
         assert time.monotonic() < deadline, (folder / LOG).read_text()[-2000:]
         time.sleep(0.05)

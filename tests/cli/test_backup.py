@@ -102,8 +102,8 @@ def test_a_backup_is_repeated_and_old_ones_are_removed(tmp_path: Path) -> None:
     old.touch()
     copies = lambda: sorted(path.name for path in (tmp_path / "copies").glob("fairlead-*.tar"))  # noqa: E731
     with running(tmp_path, "backup", "copies", "--root", "from", "--every", "1s", "--keep", "2", log="backup.log"):
-        until(lambda: len(copies()) == 2 and old.name not in copies(), tmp_path)
-        (first, second), moved = copies(), tmp_path / "from" / "journal.sqlite"
+        found = lambda: two if len(two := copies()) == 2 and old.name not in two else None  # noqa: E731
+        (first, second), moved = until(found, tmp_path), tmp_path / "from" / "journal.sqlite"
         moved.rename(moved.with_suffix(".away"))
         until(lambda: "backup failed" in (tmp_path / "backup.log").read_text(), tmp_path)
         moved.with_suffix(".away").rename(moved)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from functools import partial
 
 import command
 import pytest
@@ -97,11 +98,19 @@ def test_a_shadow_is_not_promoted_if_the_control_plane_did_not_answer_last(monke
         def switch(self, *about, **more):
             switched.append(about)
 
+    now = [0.0]  # the time between two comparisons passes at once, and nothing else takes any
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    pace = partial(cmd_shadow.Pace, clock=lambda: now[0], cpu=lambda: 0.0, sleep=sleep)
+    monkeypatch.setattr(cmd_shadow, "Pace", pace)
     monkeypatch.setattr(cmd_shadow, "control_plane", Plane)
     monkeypatch.setattr(JournalFollower, "catch_up", lambda self: bool(self._fetch(0)))
     monkeypatch.setattr(cmd_shadow, "compare_shadow", lambda *about, **more: ShadowComparison("srtf", "fifo", 1.0, 0, 0, {}))
     words = ["shadow", "--policy", "srtf", "--promote", "--every", "0.01s", "--for", "0.1s", "--json"]
     done = CliRunner().invoke(app, words)
+    assert len(asked) > answers
     assert not switched
     assert done.exit_code == 1
     assert "not promoted" in str(done.exception)

@@ -54,7 +54,8 @@ def test_jobs_from_the_command_line_run_end_and_are_told_of(tmp_path):
         assert answer("usage")["usage"][0]["jobs"] == 2
         assert fairlead("cancel", "long").returncode == 0
         assert fairlead("info", "nobody").returncode == 3
-        assert {node["name"]: node["up"] for node in answer("nodes")["nodes"]} == {"v100-0": True, "k80-1": True}
+        both = {"v100-0": True, "k80-1": True}  # the one that ran no job may just be starting
+        until(lambda: {node["name"]: node["up"] for node in answer("nodes")["nodes"]} == both, tmp_path)
         run = f"name: goes-on\nrun: [{sys.executable}, job.py, '9999', more.steps]\nenv: {{PYTHONPATH: {SOURCE}}}\n"
         (tmp_path / "task.yaml").write_text(run)
         answer("submit", "task.yaml")

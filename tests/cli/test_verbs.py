@@ -36,6 +36,9 @@ for step in fairlead.lease(range(int(sys.argv[1])), save=lambda folder: None):
 """
 
 
+LONG = 3000  # steps: two and a half minutes, unless it hurries
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     folder = tmp_path_factory.mktemp("verbs")
@@ -83,7 +86,7 @@ def said(pieces: Iterable[dict]) -> str:
 
 
 def test_a_log_is_followed_from_launch_to_launch_until_the_job_ends(here):
-    here.plane.submit([here.prints("talks", 600, "loud")])
+    here.plane.submit([here.prints("talks", LONG, "loud")])
     node = here.reaches("talks", "running")["nodes"][0]
     command = [sys.executable, "-m", "fairlead.cli.main", "logs", "-f", "--launch", "1", "talks"]
     follows = subprocess.Popen(command, cwd=here.folder, env=environment(), stdout=subprocess.PIPE, text=True)
@@ -99,7 +102,7 @@ def test_a_log_is_followed_from_launch_to_launch_until_the_job_ends(here):
     lines = out.splitlines()
     launches = [line for line in lines if line.startswith("launch")]
     assert launches == [f"launch {n + 1} rank 0" for n in range(job["starts"])]
-    assert [line for line in lines if line not in launches] == [f"step {n}" for n in range(600)]
+    assert [line for line in lines if line not in launches] == [f"step {n}" for n in range(LONG)]
     first = said(here.plane.logs("talks", launch=1)).splitlines()
     assert first == lines[: len(first)]
     latest = lines[lines.index(launches[-1]) :]  # one that was stopped after its last step is launched once more, to end
@@ -143,7 +146,7 @@ def test_code_that_is_sent_along_is_what_runs(here):
 
 
 def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
-    here.plane.submit([here.prints("moves", 600, types=["v100", "k80"])])
+    here.plane.submit([here.prints("moves", LONG, types=["v100", "k80"])])
     node = here.reaches("moves", "running")["nodes"][0]
     until(lambda: here.plane.job("moves")["steps_done"] > 3, here.folder)
     assert answer(here.folder, "drain", node)["drained"]
@@ -156,7 +159,7 @@ def test_a_drained_node_is_left_with_every_step_done_once_and_used_again(here):
     here.reaches("moves", "finished")
     launches = range(1, here.plane.job("moves")["starts"] + 1)
     steps = "".join(said(here.plane.logs("moves", launch=launch)) for launch in launches)
-    assert steps.splitlines() == [f"step {n}" for n in range(600)]
+    assert steps.splitlines() == [f"step {n}" for n in range(LONG)]
     with pytest.raises(RefusedRequest, match="no node"):
         here.plane.drain("nowhere")
 
@@ -216,7 +219,10 @@ def test_measured_rates_are_a_table_that_the_simulator_reads(here):
 
 
 def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
-    line = "import sys; open('order', 'a').write(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+    line = (
+        "import os, sys, time\nwhile not os.path.exists('begin'): time.sleep(0.05)\n"
+        "open('order', 'a').write(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+    )
     for name, code, after in (("second", 1, "first"), ("first", 0, "")):
         task = {"name": name, "run": [sys.executable, "-c", line, f"{name} ", str(code)], "retries": 0}
         (here.folder / f"{name}.yaml").write_bytes(orjson.dumps({**task, **({"after": [after]} if after else {})}))
@@ -228,6 +234,7 @@ def test_jobs_run_one_after_the_other_and_end_with_the_one_that_fails(here):
     assert here.plane.job("third")["schedule"] == [{"batch_size": 32, "share": 0.25}, {"batch_size": 256, "share": 0.75}]
     assert "batch size 32 for 25% of its steps" in " ".join(fairlead(here.folder, "info", "third").split())
     assert "Waiting until" in fairlead(here.folder, "why", "third")
+    (here.folder / "begin").touch()
     here.reaches("third", "cancelled")
     assert (here.folder / "order").read_text() == "first second "
     assert here.plane.job("second")["phase"] == "failed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import command
@@ -55,25 +56,30 @@ def test_mistakes_in_what_ifs_and_shadows_are_one_line(journal, tmp_path, words,
 
 
 def test_a_running_cluster_is_forked_and_does_not_change(tmp_path):
-    run = [sys.executable, "-m", "fairlead.demo.demo_job", "--steps", "4000", "--step-s", "0.05"]
+    run = [sys.executable, "-m", "fairlead.demo.demo_job", "--steps", "40000", "--step-s", "0.05"]
     with cluster_up(tmp_path, "--policy", "fifo", cluster="1xv100:1"):
         for name in ("first", "second"):
-            given = ("--name", name, "--kind", "demo", "--steps", "4000", "--", *run)
+            given = ("--name", name, "--kind", "demo", "--steps", "40000", "--", *run)
             sent = command.fairlead("submit", *given, cwd=tmp_path)
             assert sent.returncode == 0, sent.stderr
         starts = lambda: command.answer("whatif", "--without", "first", cwd=tmp_path)["starts_s"]["second"]  # noqa: E731
         control, changed = until(lambda: both if None not in (both := starts()) else None, tmp_path)  # its rate is measured
         assert changed < 60 < control
-        fix = lambda: command.answer("why", "second", "--fix", cwd=tmp_path)["fixes"]  # noqa: E731
-        found = until(lambda: whole if not (whole := fix())["unsearched"] else None, tmp_path)  # the first one starts a process
-        fixes = {one["kind"]: one for one in found["changes"]}
+
+        def searched() -> dict | None:
+            """An answer has 4 seconds, and the first one starts a process."""
+            done = command.fairlead("why", "second", "--fix", "--json", cwd=tmp_path)
+            assert done.returncode == 0 or "the simulation took longer than 4 s" in done.stderr, done.stderr
+            found = None if done.returncode else json.loads(done.stdout)["fixes"]
+            return None if found is None or found["unsearched"] else found
+
+        fixes = {one["kind"]: one for one in until(searched, tmp_path)["changes"]}
         assert fixes["more GPUs"]["size"] == 1
         assert fixes["jobs that end"]["text"] == "end job first (1 GPU)"
-        printed = command.fairlead("why", "first", "second", "--fix", cwd=tmp_path).stdout
-        assert "second would start at the next decision\n  if you " in printed
-        dry = command.fairlead(
-            "submit", "--dry-run", "--name", "third", "--kind", "demo", "--steps", "10", "true", cwd=tmp_path
-        )
-        assert "third should start in " in dry.stdout, (dry.stdout, dry.stderr)
+        printed = lambda *words: command.fairlead(*words, cwd=tmp_path).stdout  # noqa: E731
+        told = "second would start at the next decision\n  if you "
+        until(lambda: told in printed("why", "first", "second", "--fix"), tmp_path)
+        dry = ("submit", "--dry-run", "--name", "third", "--kind", "demo", "--steps", "10", "true")
+        until(lambda: "third should start in " in printed(*dry), tmp_path)
         jobs = command.answer("queue", cwd=tmp_path)["jobs"]
         assert [job["name"] for job in jobs] == ["first", "second"]

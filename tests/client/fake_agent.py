@@ -116,7 +116,14 @@ class Agent:
         self._launched.append(worker)
         return worker
 
-    def launch_gang(self, workers: int, *command: str | Path, environment: Mapping[str, str] | None = None) -> list[Worker]:
+    def launch_gang(
+        self,
+        workers: int,
+        *command: str | Path,
+        environment: Mapping[str, str] | None = None,
+        bounds: Mapping[Field, int] | None = None,
+    ) -> list[Worker]:
+        """`bounds` are of the first worker, which holds the lease."""
         common = {
             "WORLD_SIZE": str(workers),
             "MASTER_ADDR": "127.0.0.1",
@@ -125,7 +132,9 @@ class Agent:
             "FAIRLEAD_GANG_TOKEN": "between us",
             **(environment or {}),
         }
-        return [self.launch(*command, environment=common, rank=rank) for rank in range(workers)]
+        return [
+            self.launch(*command, environment=common, rank=rank, bounds=None if rank else bounds) for rank in range(workers)
+        ]
 
     def close(self) -> None:
         for worker in self._launched:

@@ -201,8 +201,8 @@ def test_the_example_does_every_sample_once_with_any_number_of_workers(agent: Ag
     log, ends = tmp_path / "log", []
     for workers, steps in ((1, 4), (3, 5), (2, 100_000)):
         command = (EXAMPLES / "elastic.py", "--samples", "1500", "--sample-s", "0", "--log", log)
-        gang = agent.launch_gang(workers, *command, environment={"FAIRLEAD_GENERATION": str(len(ends))})
-        gang[0].page[Field.MAX_STEPS] = steps
+        generation = {"FAIRLEAD_GENERATION": str(len(ends))}
+        gang = agent.launch_gang(workers, *command, environment=generation, bounds={Field.MAX_STEPS: steps})
         for worker in gang:
             assert worker.ends() == 0, worker.errors
         ends.append(gang[0].stage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -34,7 +35,7 @@ def save(folder):
 def load(folder):
     assert (folder / f"part-{rank if every_rank else 0}").exists()
 
-patience = Patience(start_s=30, answer_s=answer_s)
+patience = Patience(start_s=120, answer_s=answer_s)
 if "FORKS" in os.environ and not os.fork():
     while os.read(0, 1):
         pass
@@ -195,15 +196,15 @@ def test_a_worker_that_hangs_in_a_step_is_ended_when_another_has_died(agent: Age
 
 
 def test_a_worker_that_does_not_answer_does_not_hold_the_others_for_ever(agent: Agent, script: Path, tmp_path: Path) -> None:
-    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "free", environment={"ANSWER_S": "4"})
+    gang = agent.launch_gang(3, script, tmp_path / "log", "100000", "free", environment={"ANSWER_S": "20"})
     gang[0].reaches(3)
     gang[1].process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, gang[1].process.pid, os.WSTOPPED | os.WNOWAIT)
     gang[0].revoke()
     assert gang[0].ends() == 1
-    assert "worker 1 did not answer within 4 s" in gang[0].errors
+    assert "worker 1 did not answer within 20 s" in gang[0].errors
     assert gang[2].ends() == 1
-    assert "worker 1 did not answer within 4 s" in gang[2].errors
+    assert "worker 1 did not answer within 20 s" in gang[2].errors
 
 
 @pytest.mark.parametrize("variable", ["FAIRLEAD_GANG_TOKEN", "FAIRLEAD_GENERATION"])
@@ -235,9 +236,9 @@ def test_strangers_that_say_nothing_or_nonsense_do_not_disturb(agent: Agent, scr
         return len(talks) == 4
 
     until(connected)
-    talks[1].sendall(b"GET / HTTP/1.1\r\n\r\n")
-    talks[2].sendall(b"[" * 100_000)
-    talks[3].sendall(b"[" * 4000 + b"\n")
+    for talk, said in zip(talks[1:], (b"GET / HTTP/1.1\r\n\r\n", b"[" * 100_000, b"[" * 4000 + b"\n")):
+        with contextlib.suppress(OSError):  # the worker hangs up before it has read all
+            talk.sendall(said)
     other = agent.launch(script, tmp_path / "log", "5", "free", rank=1, environment=common)
     assert (is_leader.ends(), other.ends(), is_leader.errors) == (0, 0, "")
     for talk in talks:

@@ -32,14 +32,15 @@ def test_a_preempted_training_gives_the_losses_of_one_that_ran_through(agent: Ag
 
 def test_a_gang_over_gloo_stops_after_one_step_and_goes_on(agent: Agent, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    command = (EXAMPLES / "gang_gloo.py", "--epochs", "30", "--points", "512", "--log", log)
-    gang = agent.launch_gang(2, *command)
+    command = (EXAMPLES / "gang_gloo.py", "--points", "512", "--log", log)
+    gang = agent.launch_gang(2, *command, "--epochs", "10000")
     gang[0].reaches(5)
     gang[0].revoke()
     assert [worker.ends() for worker in gang] == [0, 0], gang[0].errors + gang[1].errors
     last = gang[0].page[Field.STEPS]
     assert [(worker.stage, worker.page[Field.STEPS]) for worker in gang] == [(Stage.YIELDED, last)] * 2
-    again = agent.launch_gang(2, *command)
+    epochs = last // 16 + 2  # of 16 steps each
+    again = agent.launch_gang(2, *command, "--epochs", str(epochs))
     assert [worker.ends() for worker in again] == [0, 0], again[0].errors + again[1].errors
     for rank in range(2):
-        assert lines(tmp_path / f"log.{rank}") == list(range(30 * 16))
+        assert lines(tmp_path / f"log.{rank}") == list(range(epochs * 16))

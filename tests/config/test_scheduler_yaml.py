@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.admission.accept import AcceptUpTo
-from fairlead.config.registry import Registry
+from fairlead.config.parameters import FORMER_PARAMETERS
+from fairlead.config.registry import FORMER_NAMES, Registry
 from fairlead.config.schedulers import Part, SchedulerConfig, make, parse_chain, parse_part
 from fairlead.core.errors import FairleadError, InputError, UnknownName
 from fairlead.placement.basic import Consolidated
@@ -87,11 +88,14 @@ def test_what_was_read_can_be_written_down_and_read_again(tmp_path):
         assert SchedulerConfig.from_data(config.to_data()) == config
 
 
+FORMER = {old for names in FORMER_NAMES.values() for old in names}  # they are read as the present names
+NOT_KEYS = {"name", "parameters", *FORMER_PARAMETERS}
+
 parts = st.builds(
     Part,
-    st.text(st.characters(categories=["Ll", "Nd"]), min_size=1, max_size=8),
+    st.text(st.characters(categories=["Ll", "Nd"]), min_size=1, max_size=8).filter(lambda name: name not in FORMER),
     st.dictionaries(
-        st.text(st.characters(categories=["Ll"]), min_size=1, max_size=6).filter(lambda key: key not in ("name", "parameters")),
+        st.text(st.characters(categories=["Ll"]), min_size=1, max_size=6).filter(lambda key: key not in NOT_KEYS),
         st.integers() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5) | st.lists(st.integers(), max_size=3),
         max_size=3,
     ),

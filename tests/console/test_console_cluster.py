@@ -96,7 +96,7 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.wait("document.querySelector('.tiles-box canvas').dataset.gpus === '4'")
 
         # A job that waits behind another one, runs, and is done; the page is never loaded again.
-        cluster.submit(cluster.job("first", 4000, 0.05, workers=4))
+        cluster.submit(cluster.job("first", 4000, 0.5, workers=4))
         cluster.submit({**cluster.job("second", 60, 0.1), "run": [sys.executable, "-c", TALKS, "60"]})
         del cluster._about["second"]
         browser.wait("(({ running, waiting }) => running === '1' && waiting === '1')(document.querySelector('.tiles').dataset)")
@@ -116,7 +116,7 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.run(f"location.hash = 'job/{cluster.jobs()['second']['number']}'")
         browser.wait("['waiting', 'queued'].includes(document.querySelector('#job')?.dataset.state)")
         cluster.hurry("first")
-        browser.wait("document.querySelector('#job').dataset.state === 'running'")
+        browser.wait("['running', 'finished'].includes(document.querySelector('#job').dataset.state)")
         browser.wait("document.querySelector('.log').textContent.includes('step 3')", "the log follows")
         browser.wait("document.querySelector('#job').dataset.state === 'finished'")
         browser.wait("document.querySelector('.log').textContent.includes('step 59')", "the whole log is there")
@@ -139,7 +139,7 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
         browser.wait("document.querySelector('#job').dataset.state === 'cancelled'")
 
         # A job is held, released, moved up and cancelled.
-        cluster.submit(cluster.job("wide", 4000, 0.05, workers=4))
+        cluster.submit(cluster.job("wide", 4000, 0.5, workers=4))
         cluster.submit(cluster.job("held", 5000, 0.05, workers=4), ends="cancelled")
         number = cluster.jobs()["held"]["number"]
         browser.run(f"location.hash = 'job/{number}'")
@@ -197,8 +197,9 @@ def test_an_operator_works_with_a_cluster_in_the_console(tmp_path: Path, browser
 
         here = f"http://127.0.0.1:{cluster.http}/"
         assert [url for url in browser.requests if not url.startswith((here, "data:", "about:"))] == []
-        # A browser notes each refusal: before the sign-in, of the wrong token, of what is unknown; and nothing else.
-        refused = ("/console/session", "/console/sign-in", "/v1/scheduler", "/v1/whatif")
+        # A browser notes each refusal: before the sign-in, of the wrong token, of what is unknown, of a search that had too
+        # little time; and nothing else.
+        refused = ("/console/session", "/console/sign-in", "/v1/scheduler", "/v1/whatif", "/fix")
         assert [
             one for one in browser.errors if not (one.startswith("Failed to load resource") and one.endswith(refused))
         ] == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_console import FakeConsole, InventedCluster
 
+from alert_receivers import until
 from browser import CHROMIUM, Browser
 
 pytestmark = [
@@ -244,6 +245,7 @@ def test_a_what_if_can_be_stopped_and_another_one_asked(browser: Browser) -> Non
         fill(browser, arrivals="-50")
         browser.click("#simulate")
         browser.wait("document.querySelector('#simulate').disabled")
+        until(lambda: asked(server))
         browser.run("document.querySelector('#simulate + button').click()")
         browser.wait("!document.querySelector('#simulate').disabled && document.querySelector('.working').hidden")
         assert browser.run("document.querySelector('#whatif-result').textContent") == ""
@@ -290,11 +292,13 @@ def test_a_lost_connection_is_shown_and_the_stream_resumes_where_it_was(browser:
     with FakeConsole(InventedCluster(4, 10), 2, 2) as server:
         browser.open(server.url)
         browser.wait("document.querySelector('#connection').textContent === 'live'")
+        begun = server.cluster.second
+        until(lambda: server.cluster.second > begun + 0.5)  # a change was sent
         server.cut.set()
         browser.wait("document.querySelector('#connection').textContent === 'connection lost, trying again'")
         server.cut.clear()
         browser.wait("document.querySelector('#connection').textContent === 'live'")
-        assert server.resumed
+        until(lambda: server.resumed)
         assert all(since.startswith("fake%3A") and int(since.rpartition("%3A")[2]) > 1 for since in server.resumed)
         assert browser.run("document.querySelector('main').dataset.view") == "cluster"
 

@@ -124,7 +124,8 @@ def test_a_stream_ends_when_its_session_or_token_does(control):
     with live(control.url, token) as found:
         next(found)
         control.tokens.revoke("tim")
-        assert not list(found)
+        for _ in found:  # changes may still come
+            pass
     with httpx.Client(base_url=control.url) as browser:
         session = browser.post("/console/sign-in", json={"token": control.user}).cookies["fairlead_session"]
         with live(control.url, cookie=f"fairlead_session={session}") as found:
@@ -165,8 +166,7 @@ def test_the_feed_sleeps_when_no_page_was_open_for_a_while(monkeypatch):
         feed = control.console.pages._feed
         assert feed.epoch == ""
         page = fresh(control.url, control.token)
-        until(lambda: feed.epoch == "")
-        assert not feed._jobs.rows
+        until(lambda: feed.epoch == "" and not feed._jobs.rows)
         assert fresh(control.url, control.token, page.last_id).names == ["reset"]
 
 
@@ -230,7 +230,7 @@ class Reader:
 
 
 def test_a_page_that_does_not_read_is_dropped_and_others_are_not(monkeypatch, small_buffers):
-    monkeypatch.setattr(live_stream, "MAX_BUFFER", 100_000)
+    monkeypatch.setattr(live_stream, "MAX_BUFFER", 1_000_000)  # more than what a page that reads has not read yet
     with served("v100:1", console=True, limits=ConnectionLimits(read_s=600.0)) as control:
         many(control)
         reader, pages = Reader(control), control.console.pages
@@ -239,11 +239,13 @@ def test_a_page_that_does_not_read_is_dropped_and_others_are_not(monkeypatch, sm
         with closing(stuck(control)):
             until(lambda: len(pages) == 2)
             (slow,) = pages._pages - {known}
-            for jobs in (4000, 5000, 6000):
+            jobs = 3000
+            while not slow.ended:
+                jobs += 1000
+                assert jobs <= 30_000, "megabytes were not read"
                 submit(control, control.token, *(f"{'y' * 60}-{jobs - number}" for number in range(1000)))
                 until(lambda jobs=jobs: len(reader.page.jobs) == jobs)
-            until(lambda: slow.ended)
-            assert not slow._events
+            until(lambda: not slow._events)
         assert reader.thread.is_alive()
     reader.thread.join(60)
     assert (reader.thread.is_alive(), reader.problem) == (False, "")

@@ -154,7 +154,7 @@ def test_no_boundary_lies_before_the_moment_and_none_is_passed_over(time, length
     assert at >= time
     assert after > time
     assert at <= after
-    assert at - length < time or at == 0
+    assert (round(at / length) - 1) * length < time or at == 0  # `at - length` may be rounded to `time`
     assert boundary_at(at, length) == at
 
 

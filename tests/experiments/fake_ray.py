@@ -21,7 +21,7 @@ class FakeRay(ModuleType):
         super().__init__("ray")
         self.cpus, self.connected, self.cancelled, self.most = cpus, False, [], 0
         self.options: dict[str, Any] = {}
-        self.running = 0
+        self.started: list[Future[Any]] = []
         self.threads = ThreadPoolExecutor(2)
         self.cloudpickle = ModuleType("ray.cloudpickle")
         self.cloudpickle.Pickler = Pickler
@@ -55,10 +55,9 @@ class FakeRay(ModuleType):
     def remote(self, **options: Any) -> Any:
         def decorate(function: Any) -> Any:
             def start(*arguments: Any) -> Any:
-                self.running += 1
-                self.most = max(self.most, self.running)
                 future: Future[Any] = self.threads.submit(function, *arguments)
-                future.add_done_callback(lambda _: setattr(self, "running", self.running - 1))
+                self.most = max(self.most, 1 + sum(not other.done() for other in self.started))
+                self.started.append(future)
                 return Reference(future)
 
             return SimpleNamespace(remote=start)

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.errors import JournalError, JournalUnreachable
-from fairlead.journal import postgres_files
 from fairlead.journal.control_files import TOKENS, ControlFiles, FolderFiles
 from fairlead.journal.postgres import SCHEMA, PostgresJournal
-from fairlead.journal.postgres_files import PostgresFiles, PostgresTerms
+from fairlead.journal.postgres_files import IDLE_MS, PostgresFiles, PostgresTerms
 from fairlead.journal.recovery import control_files
 from fairlead.runtime.bootstrap import create_tokens
 from fairlead.runtime.control import tokens as tokens_module
@@ -144,15 +143,13 @@ def test_a_copy_into_the_database_that_is_cut_off_begins_again(
     assert sorted([*found.listed(), *found.listed("code")]) == ["code/one.zip", "code/two.zip", TOKENS]
 
 
-def test_one_that_is_paused_while_it_confirms_does_not_keep_another_from_taking_over(
-    journal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_files, "IDLE_MS", 100)
+def test_one_that_is_paused_while_it_confirms_does_not_keep_another_from_taking_over(journal: str) -> None:
     paused = PostgresFiles(journal)
     PostgresTerms(paused).begin({})
     connection = paused._idle.pop()
-    connection.execute("BEGIN")
-    connection.execute("UPDATE control SET confirmed = 0")
+    timeout = "idle_in_transaction_session_timeout"
+    assert connection.execute(f"SHOW {timeout}").fetchone() == (f"{IDLE_MS // 1000}s",)
+    connection.execute(f"BEGIN; UPDATE control SET confirmed = 0; SET {timeout} = 100")  # at once: it begins to idle here
     former = PostgresTerms(PostgresFiles(journal)).begin({})
     assert former is not None
     connection.close()
@@ -243,12 +240,15 @@ def test_a_late_reader_does_not_undo_what_another_thread_has_read_since(
     assert tokens.bearer(issued[0]) is not None
 
 
-def test_a_token_works_at_once_and_is_revoked_soon(journal: str, tmp_path: Path) -> None:
+def test_a_token_works_at_once_and_is_revoked_soon(journal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = create_tokens(control_files(tmp_path, journal), tmp_path)
     added = CliRunner().invoke(app, ["token", "add", "ann", "--journal", journal])
     assert added.exit_code == 0, added.output
     token = added.output.strip()
-    found = tokens.bearer(token)
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens_module, "LOOK_EVERY_S", 60.0)  # as long it waits for the look that it asks for
+        found = tokens.bearer(token)
+    tokens._asked.set()  # by now the thread may wait as long for the next look
     assert found is not None
     assert found.user == "ann"
     assert CliRunner().invoke(app, ["token", "revoke", "ann", "--journal", journal]).exit_code == 0
@@ -280,6 +280,7 @@ def test_tokens_stay_valid_for_a_while_without_the_database(
 def test_a_change_of_tokens_does_not_wait_for_a_database_that_stands_still(
     journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tokens_module, "LOOK_EVERY_S", 60.0)  # the database is not taken for unreachable if this takes a while
     files, over = PostgresFiles(journal), threading.Event()
     tokens = Tokens(files)
     tokens.follow()

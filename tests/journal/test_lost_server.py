@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -107,11 +108,11 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(postgres: PostgresS
 def test_who_lost_the_journal_to_another_writer_can_write_no_more(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.journal.postgres.LOCK_WAIT_MS", 10)
     url = postgres.database()
     first = begun(url)
     end_connections(url)
     second = PostgresJournal(url)
+    monkeypatch.setattr("fairlead.journal.postgres.LOCK_WAIT_MS", 10)
     appended(first, 50, 60)
     with pytest.raises(JournalError, match="another process writes this journal"):
         first.commit()
@@ -138,7 +139,13 @@ def test_who_lost_the_journal_to_its_own_dead_line_gets_it_back(
     database._connection.close()
     with pytest.raises(JournalError, match="another process writes this journal"):
         PostgresJournal(url)
-    monkeypatch.setattr("fairlead.journal.postgres.LOCK_WAIT_MS", 2000)
+    end_own = database._end_own
+
+    def patiently(connection: psycopg.Connection[Any]) -> bool:
+        connection.execute("SET lock_timeout = 60000")  # until the session has ended
+        return end_own(connection)
+
+    monkeypatch.setattr(database, "_end_own", patiently)
     appended(journal, 50, 60)
     journal.commit()
     check_and_close(journal)

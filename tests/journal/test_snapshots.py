@@ -99,7 +99,7 @@ def test_damaged_snapshots_are_passed_over_for_older_ones_or_the_beginning(
             state, last = recover(journal)
         assert (state.digest(), last) == (DIGEST, len(EVENTS))
         assert f"the snapshot at event {MOMENTS[-1]} is skipped: a damaged state" in caplog.text
-        assert len(caplog.records) == count
+        assert sum(one.name.startswith("fairlead.journal") for one in caplog.records) == count
         journal.close()
 
 

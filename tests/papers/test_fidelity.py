@@ -108,9 +108,9 @@ def test_who_did_not_finish_cannot_be_compared():
 
 def test_real_processes_sleep_as_they_are_told_and_announce_their_sizes():
     """Three jobs on two accelerators that are not there, so that somebody is preempted or waits."""
-    small = Trace.of(
-        [job("grows", 80, 1, 0.5, mode="gns"), job("gang", 60, 2, 0.5), job("still", 20, 1, 0.5)],
-        dynamics={"grows": Regimes.of(job("grows", 80), [(8, 0.25), (32, 0.75)])},
+    small = Trace.of(  # a batch size that lasts a few seconds is seen on a busy machine, too
+        [job("grows", 240, 1, 0.5, mode="gns"), job("gang", 60, 2, 0.5), job("still", 20, 1, 0.5)],
+        dynamics={"grows": Regimes.of(job("grows", 240), [(8, 0.25), (32, 0.75)])},
     )
     said = list[str]()
     jobs = in_whole_steps(small, table())

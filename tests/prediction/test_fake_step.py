@@ -160,7 +160,8 @@ def test_a_model_that_looks_at_values_is_refused_in_words(caplog: pytest.LogCapt
         predict(Training(Sorting(8, 8), torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64)))
     with pytest.raises(FairleadError, match="the training step failed with"):
         predict(Training(nn.Linear(8, 8), torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)))
-    assert not caplog.records, "PyTorch prints no traceback before the error"
+    told = [one for one in caplog.records if one.name.split(".")[0] == "torch"]  # threads of earlier tests may log, too
+    assert not told, "PyTorch prints no traceback before the error"
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not():

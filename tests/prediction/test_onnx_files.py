@@ -74,6 +74,12 @@ def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], **more: Any) 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own takes as long as ten seconds to begin on a busy machine."""
+    monkeypatch.setattr(onnx_process, "SECONDS", 120.0)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[[Any], Path]:
     def save(what: Any) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,13 +47,24 @@ page[Field.STAGE] = Stage.YIELDED
 
 
 class Clock(Host):
-    """The real clock, which can also be set forward."""
+    """The real clock, which can also be set forward and be stopped."""
 
     def __init__(self) -> None:
         self.skipped_s = 0.0
+        self._stopped_at: float | None = None
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.skipped_s
+        return (time.monotonic() if self._stopped_at is None else self._stopped_at) + self.skipped_s
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """However slow the machine is, only `passes` makes anything due meanwhile."""
+        self._stopped_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self.skipped_s -= time.monotonic() - self._stopped_at
+            self._stopped_at = None
 
     def passes(self, seconds: float) -> None:
         self.skipped_s += seconds
@@ -151,9 +163,9 @@ def _zombies() -> list[str]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()  # the name before it may be no text
         except OSError:
             continue
-        if fields[0] == "Z" and int(fields[1]) == os.getpid():
+        if fields[0] == b"Z" and int(fields[1]) == os.getpid():
             found.append(name)
     return found

@@ -103,6 +103,8 @@ def apptainer(options, words):
 
 def podman(options, words):
     ready, told = os.pipe()
+    pids, early = [], []  # a command may be at work before this process knows of it
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(pids[0], number) if pids else early.append(number))
     if os.fork() == 0:
         os.setsid()
         if os.fork():
@@ -114,8 +116,9 @@ def podman(options, words):
     os.close(told)
     os.wait()
     lines = os.fdopen(ready)
-    pid = int(lines.readline())
-    signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
+    pids.append(int(lines.readline()))
+    for number in early:
+        os.kill(pids[0], number)
     sys.exit(int(lines.readline() or 125))
 
 
@@ -129,13 +132,13 @@ def ask(message, *files):
 def docker(options, words):
     name = dict(options)["--name"]
     inside = environment_of(options)
-    lines = ask({"do": "run", "name": name, "options": options, "words": words, "environment": inside}, 1, 2)
     signal.signal(signal.SIGTERM, lambda number, _: ask({"do": "signal", "name": name, "number": number}))
+    lines = ask({"do": "run", "name": name, "options": options, "words": words, "environment": inside}, 1, 2)
     sys.exit(int(lines.readline() or 125))
 
 
 def daemon():
-    containers = {}
+    containers, starting = {}, threading.Lock()
     listener = socket.create_server(f"{sys.argv[0]}.socket", family=socket.AF_UNIX)
 
     def serve(connection):
@@ -143,20 +146,23 @@ def daemon():
         message = json.loads(data)
         if message["do"] == "run":
             options = message["options"]
-            process = subprocess.Popen(
-                message["words"],
-                env=message["environment"],
-                preexec_fn=lambda: enter(options),
-                stdout=files[0],
-                stderr=files[1],
-            )
+            with starting:  # whoever sees its output can signal it
+                process = containers[message["name"]] = subprocess.Popen(
+                    message["words"],
+                    env=message["environment"],
+                    preexec_fn=lambda: enter(options),
+                    stdout=files[0],
+                    stderr=files[1],
+                )
             for file in files:
                 os.close(file)
-            containers[message["name"]] = process
             with contextlib.suppress(OSError):
                 connection.sendall(f"{status_of(process)}\n".encode())
-        elif message["name"] in containers:
-            containers[message["name"]].send_signal(message.get("number", signal.SIGKILL))
+        else:
+            with starting:
+                process = containers.get(message["name"])
+            if process is not None:
+                process.send_signal(message.get("number", signal.SIGKILL))
         connection.close()
 
     print("listens", flush=True)

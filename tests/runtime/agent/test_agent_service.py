@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -78,18 +79,25 @@ async def agent_of(root: Path, node: str, port: int, **more: Any) -> AsyncIterat
 
 
 class Listening:
-    """A hub with ears, at a port that it keeps."""
+    """A hub with ears, at a port that nobody else gets while it does not listen. Leases outlast the time away."""
 
     def __init__(self) -> None:
-        self.hub, self.ears, self.port = AgentHub(lambda: cluster("v100:2")), Ears(), 0
+        self.hub, self.ears = AgentHub(lambda: cluster("v100:2"), lease_s=PATIENCE_S), Ears()
         self.hub.backend = self.ears  # type: ignore[assignment]
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self.port = self._place.getsockname()[1]
 
     async def begin(self) -> None:
-        self._server, self.port = await AgentServer(self.hub).serve(f"127.0.0.1:{self.port}")
+        self._server, _ = await AgentServer(self.hub).serve(f"127.0.0.1:{self.port}")
 
     async def end(self) -> None:
         self.hub.close()
         await self._server.stop(0)
+
+    def close(self) -> None:
+        self._place.close()
 
 
 @contextlib.asynccontextmanager
@@ -100,6 +108,7 @@ async def joined_by_agent(root: Path) -> AsyncIterator[Listening]:
         await there.ears.joins.wait()
         yield there
     await there.end()
+    there.close()
 
 
 @contextlib.asynccontextmanager
@@ -289,8 +298,11 @@ def test_a_lost_connection_and_the_next_one_are_logged_with_one_line_each(
 ) -> None:
     caplog.set_level(logging.INFO, "fairlead.runtime.agent.agent_service")
 
+    def records() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.name == "fairlead.runtime.agent.agent_service"]
+
     def lines() -> list[str]:
-        return [record.getMessage().partition(":")[0] for record in caplog.records]
+        return [record.getMessage().partition(":")[0] for record in records()]
 
     async def scene() -> None:
         async with joined_by_agent(tmp_path) as there:
@@ -308,8 +320,8 @@ def test_a_lost_connection_and_the_next_one_are_logged_with_one_line_each(
     asyncio.run(scene())
     connected = "connected to the control plane"
     assert lines() == [connected, "no connection to the control plane", connected]
-    assert caplog.records[2].unreachable_s >= 0.0  # type: ignore[attr-defined]
-    first = caplog.records[0].__dict__
+    assert records()[2].unreachable_s >= 0.0  # type: ignore[attr-defined]
+    first = records()[0].__dict__
     assert (first["node"], first["gpus"]) == ("v100-0", "2 × v100")
 
 
@@ -363,7 +375,11 @@ def test_an_agent_waits_longer_for_a_welcome_at_each_attempt(tmp_path: Path) -> 
     assert all(least <= length <= least + 10.0 for least, length in zip((15.0, 30.0, 60.0, 60.0), waited, strict=True)), waited
 
 
-def test_an_agent_that_leaves_starts_nothing_and_says_when_nothing_runs(tmp_path: Path) -> None:
+def test_an_agent_that_leaves_starts_nothing_and_says_when_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant in ("departure.ANSWER_WITHIN_S", "agent_service._LEFT_WITHIN_S"):  # it waits for this control plane
+        monkeypatch.setattr(f"fairlead.runtime.agent.{constant}", PATIENCE_S)
     said: list[Any] = []
 
     async def answers(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -373,6 +389,8 @@ def test_an_agent_that_leaves_starts_nothing_and_says_when_nothing_runs(tmp_path
             if isinstance(message, Hello):
                 yield encode_message(Welcome(60.0))
                 yield encode_message(OrderBatch((order("import signal; signal.pause()", cooperative=False),)))
+                while not (tmp_path / "jobs" / "1" / "1" / "record.json").exists():
+                    await asyncio.sleep(0.01)
                 leaving.set()
             elif isinstance(message, Leaving):
                 yield encode_message(OrderBatch((order(job=2), order(job=3, code="0" * 64))))

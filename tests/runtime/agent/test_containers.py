@@ -344,9 +344,18 @@ print(json.dumps({{
         assert (end.code, end.yielded) == (0, True)
 
     def test_a_killed_job_leaves_no_process_also_below_a_daemon(
-        self, make_node: Callable[..., Node], install: Callable[..., ContainerRules], tmp_path: Path, runtime: str
+        self,
+        make_node: Callable[..., Node],
+        install: Callable[..., ContainerRules],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        runtime: str,
     ):
         node = make_node(AgentSettings(containers=install(runtime)))
+        # Shims read it when they start: the call of a runtime that is slow to start would not be noted.
+        patience = f"from fairlead.runtime.agent import processes\nprocesses._REMOVE_WITHIN_S = {PATIENCE_S}\n"
+        (tmp_path / "sitecustomize.py").write_text(patience)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
         launch = node.starts(in_container(HAS_A_CHILD))
         assert len(node.workers(launch)) >= 2
         node.kill(launch)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from agent_node import RUNS_FOREVER, Node, order
+from agent_node import PATIENCE_S, RUNS_FOREVER, Node, order
 
 from fairlead.cli.main import app
 from fairlead.core.errors import InputError
@@ -180,6 +180,7 @@ def test_the_sharing_service_is_started_when_a_second_job_comes(
     control.write_text(CONTROL.format(python=sys.executable, calls=str(calls)))
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(control.parent), prepend=":")
+    monkeypatch.setattr("fairlead.runtime.agent.devices._MPS_TIMEOUT_S", PATIENCE_S)
     devices = tuple(Accelerator(str(place), identity=f"GPU-{place}") for place in range(4))
     node = make_node(accelerators=NodeAccelerators("v100", devices))
     show = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"

@@ -201,15 +201,15 @@ def test_an_agent_that_was_paused_for_longer_than_its_lease_starts_nothing(node:
     """The order arrived before the pause, and is carried out after it."""
     began = tmp_path / "began"
     agent = Agent(node.supervisor, "n", "127.0.0.1:1", host=node.clock)
-    node.supervisor.set_fencing_deadline(node.clock.monotonic() + 15.0, 35.0)
+    node.supervisor.set_fencing_deadline(node.clock.monotonic() + FAR_S, FAR_S)
     running = node.starts(order(RUNS_FOREVER, job=2))
-    node.clock.passes(60.0)
+    node.clock.passes(FAR_S)
     ended = agent._carry_out(order(f"open({str(began)!r}, 'w')"))
     assert ended is not None
     assert ended.could_not_start, "not a fault of the job"
     assert "lease is over" in ended.why
     assert agent._carry_out(running) is None, "an order that was carried out before the pause changes nothing"
-    node.supervisor.set_fencing_deadline(node.clock.monotonic() + 15.0, 35.0)
+    node.supervisor.set_fencing_deadline(node.clock.monotonic() + FAR_S, FAR_S)
     assert agent._carry_out(order("print('up')", job=3)) is None
 
 

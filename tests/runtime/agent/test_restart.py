@@ -125,13 +125,14 @@ def test_a_launch_that_has_ended_and_is_ordered_again_is_told_to_have_ended(node
 
 def test_a_grace_goes_on_under_the_next_agent(node: Node) -> None:
     launch = node.starts(order(OPENS + RUNS_FOREVER, grace_s=20))
-    node.revoke(launch)
-    node.clock.passes(15)
-    node.restarts()
-    assert node.supervisor.running()[0].stopping
-    node.reports += node.supervisor.poll()
-    assert node.workers(launch)
-    node.clock.passes(6)
+    with node.clock.stopped():
+        node.revoke(launch)
+        node.clock.passes(15)
+        node.restarts()
+        assert node.supervisor.running()[0].stopping
+        node.reports += node.supervisor.poll()
+        assert node.workers(launch)
+        node.clock.passes(6)
     assert node.ended(launch).why == "killed 20 s after it was asked to stop"
 
 

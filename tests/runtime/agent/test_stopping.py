@@ -103,10 +103,11 @@ def test_a_script_that_ended_before_it_was_asked_to_stop_has_not_yielded(node: N
 
 def test_a_job_that_has_opened_its_lease_may_make_its_first_step(node: Node) -> None:
     launch = node.starts(order(OPENS + RUNS_FOREVER, grace_s=20))
-    node.revoke(launch)
-    node.clock.passes(19)
-    node.reports += node.supervisor.poll()
-    assert node.workers(launch)
+    with node.clock.stopped():
+        node.revoke(launch)
+        node.clock.passes(19)
+        node.reports += node.supervisor.poll()
+        assert node.workers(launch)
 
 
 def test_a_script_that_dies_of_sigterm_has_yielded_too(node: Node) -> None:
@@ -125,8 +126,11 @@ def test_a_script_that_was_not_asked_and_dies_of_sigterm_has_failed(node: Node) 
 
 @pytest.mark.parametrize("first", ["job", "shim"])
 @pytest.mark.parametrize("status", [0, 7])
-def test_a_script_that_gets_the_signal_of_its_shim_was_asked_to_stop(node: Node, status: int, first: str) -> None:
+def test_a_script_that_gets_the_signal_of_its_shim_was_asked_to_stop(
+    make_node: Callable[..., Node], status: int, first: str
+) -> None:
     """As from Slurm, which signals every process, in any order; the shim may get it when its script has ended."""
+    node = make_node(AgentSettings(settle_s=PATIENCE_S))  # it waits no longer than until the signal is there
     launch = node.starts(order(SAVES_WHEN_ASKED.replace("sys.exit(0)", f"os._exit({status})"), cooperative=False))
     (worker,) = node.workers(launch)
     shim = find_process(worker).parent
@@ -169,12 +173,13 @@ def test_a_script_that_was_asked_before_its_agent_died_on_a_full_disk_has_not_fi
 @pytest.mark.parametrize("cooperative", [True, False])
 def test_who_does_not_stop_within_its_grace_is_killed(node: Node, cooperative: bool) -> None:
     launch = node.starts(order(IGNORES_SIGTERM, cooperative=cooperative, grace_s=20))
-    node.revoke(launch)
-    node.clock.passes(19)
-    node.reports += node.supervisor.poll()
-    assert node.workers(launch)
-    node.revoke(launch)  # asking again gives no more time
-    node.clock.passes(2)
+    with node.clock.stopped():
+        node.revoke(launch)
+        node.clock.passes(19)
+        node.reports += node.supervisor.poll()
+        assert node.workers(launch)
+        node.revoke(launch)  # asking again gives no more time
+        node.clock.passes(2)
     end = node.ended(launch)
     assert (end.code, end.yielded, end.why) == (-9, True, "killed 20 s after it was asked to stop")
 
@@ -274,30 +279,31 @@ def test_a_worker_that_fails_takes_its_siblings_along_after_a_short_grace(node: 
     script = (
         "import os, sys, signal\nprint('up', flush=True)\nif os.environ['RANK'] == '1': sys.exit(3)\nwhile True: signal.pause()"
     )
-    gang = node.starts(order(script, ranks=3))
-    node.until(lambda: len(node.workers(gang)) == 2, "the failure")
-    node.until(lambda: node.supervisor.running()[0].stopping, "the failure being seen")
-    assert not node.ends_of(gang)
-    node.clock.passes(6)
+    with node.clock.stopped():
+        gang = node.starts(order(script, ranks=3))
+        node.until(lambda: len(node.workers(gang)) == 2, "the failure")
+        node.until(lambda: node.supervisor.running()[0].stopping, "the failure being seen")
+        assert not node.ends_of(gang)
+        node.clock.passes(6)
     end = node.ended(gang)
     assert (end.code, end.why) == (3, "worker 1 ended with status 3")
 
 
 def test_a_job_that_overstays_its_bound_is_killed(node: Node) -> None:
     script = LEASED.replace("not page[Field.REVOKED]", "True")
-    launch = node.starts(order(script, max_s=100.0, max_steps=7, grace_s=10))
+    launch = node.starts(order(script, max_s=1000.0, max_steps=7, grace_s=400))  # its time counts from its own first step on
     page = Page(node.directory(launch) / "0" / "lease")
-    assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (100_000, 7, 0)
+    assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (1_000_000, 7, 0)
     node.until(lambda: node.progress(), "progress")
-    node.clock.passes(105)
+    node.clock.passes(1200)
     assert not node.supervisor.poll() or node.supervisor.running()
-    node.supervisor.carry_out(Extend(1, 1, 1, 9, 200.0))
-    assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (200_000, 9, 1)
-    node.clock.passes(100)
+    node.supervisor.carry_out(Extend(1, 1, 1, 9, 2000.0))
+    assert (page[Field.MAX_MS], page[Field.MAX_STEPS], page[Field.RENEWALS]) == (2_000_000, 9, 1)
+    node.clock.passes(1000)
     node.reports += node.supervisor.poll()
     assert not node.supervisor.running()[0].stopping
-    node.clock.passes(10)
-    assert node.ended(launch).why == "killed 10 s after its 200 s were over"
+    node.clock.passes(200)
+    assert node.ended(launch).why == "killed 400 s after its 2000 s were over"
 
 
 WANTING = LEASED.replace("print(", "page[Field.WANTS_MORE] = 1\nprint(")
@@ -306,11 +312,12 @@ WANTING = LEASED.replace("print(", "page[Field.WANTS_MORE] = 1\nprint(")
 def test_who_wants_more_is_told_of_until_it_is_answered_and_answers_count_once(node: Node) -> None:
     launch = node.starts(order(WANTING, max_steps=10))
     page = Page(node.directory(launch) / "0" / "lease")
-    node.until(lambda: RenewalRequest(1, 1, 1) in node.reports, "the question")
-    node.reports.clear()
-    assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
-    node.clock.passes(1.1)
-    assert RenewalRequest(1, 1, 1) in node.supervisor.poll()
+    with node.clock.stopped():
+        node.until(lambda: RenewalRequest(1, 1, 1) in node.reports, "the question")
+        node.reports.clear()
+        assert RenewalRequest(1, 1, 1) not in node.supervisor.poll()
+        node.clock.passes(1.1)
+        assert RenewalRequest(1, 1, 1) in node.supervisor.poll()
     for _ in range(2):
         node.supervisor.carry_out(Extend(1, 1, 1, 20, 0.0))
     assert (page[Field.MAX_STEPS], page[Field.RENEWALS]) == (20, 1)
@@ -430,8 +437,9 @@ def test_who_fails_when_asked_has_failed_however_long_the_others_stay(node: Node
         "time.sleep(600)\n"
     )
     gang = node.starts(order(script, ranks=2, grace_s=20))
-    node.revoke(gang)
-    node.until(lambda: list(node.root.rglob("exit.json")), "the first to fail")
-    node.clock.passes(21)
+    with node.clock.stopped():
+        node.revoke(gang)
+        node.until(lambda: list(node.root.rglob("exit.json")), "the first to fail")
+        node.clock.passes(21)
     end = node.ended(gang)
     assert (end.code, end.yielded) == (3, False)

@@ -137,7 +137,7 @@ def test_a_beat_wakes_who_waits_for_something_to_happen():
     scene = Scene()
     scene.join()
     scene.at(0.0)
-    lest_it_waits_for_ever = threading.Timer(20.0, scene.backend.stop)
+    lest_it_waits_for_ever = threading.Timer(60.0, scene.backend.stop)
     lest_it_waits_for_ever.start()
     scene.backend.heartbeat(0, Heartbeat((0.4, 0.0), (7.0, 0.0)))
     scene.backend.wait(3600.0, 0.0)
