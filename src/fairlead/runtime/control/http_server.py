@@ -133,9 +133,13 @@ class LimitedConnection(H11Protocol):
         self.loop.call_later(LINGER_S, self.transport.abort)
         return True
 
-    def _close_idle(self) -> None:
-        if not self.busy:
+    def _close_idle(self, waited: bool = False) -> None:
+        if self.busy:
+            return
+        if waited or not self.transport.get_write_buffer_size():
             self.transport.abort()
+        else:  # its client may still read the end of an answer
+            self._timer = self.loop.call_later(self._read_s, self._close_idle, True)
 
     def on_response_complete(self) -> None:
         self._mark()
