@@ -47,6 +47,7 @@ from fairlead.config.schedulers import SchedulerConfig  # noqa: E402
 from fairlead.core.events import Event  # noqa: E402
 from fairlead.experiments import cases, compare  # noqa: E402
 from fairlead.journal.sql_journal import DatabaseJournal  # noqa: E402
+from fairlead.runtime.agent import departure  # noqa: E402
 from fairlead.runtime.control.control_plane import ControlPlane  # noqa: E402
 from fairlead.workloads.catalogue import accelerator_types, catalogue  # noqa: E402
 
@@ -95,6 +96,11 @@ def work_alone() -> None:
 
     cases.run_in_processes = compare.run_in_processes = alone  # type: ignore[assignment]
     cmd_synthesize.os = SimpleNamespace(cpu_count=lambda: 1)  # type: ignore[assignment]
+
+
+def be_patient() -> None:
+    """An agent that leaves has only seconds to report the last ends; if a busy machine takes longer, nothing frees its node."""
+    departure.ANSWER_WITHIN_S = 60.0
 
 
 def made(order: dict[str, Any]) -> int:
@@ -148,6 +154,7 @@ def main(listening: str, program: str) -> None:
     warm_up()
     fork_agents(Path(program))
     work_alone()
+    be_patient()
     left: set[int] = set()
     calls: set[int] = set()
     with socket.socket(fileno=int(listening)) as listener:

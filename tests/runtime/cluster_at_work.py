@@ -257,8 +257,16 @@ class ClusterAtWork:
         return found
 
     def until(self, what: str, reached: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
-        wait_for(lambda: reached(self.jobs()), what, self._logs)
-        return self.jobs()
+        """What was told of the jobs when it was reached."""
+        seen: dict[str, dict[str, Any]] = {}
+
+        def looks() -> bool:
+            nonlocal seen
+            seen = self.jobs()
+            return reached(seen)
+
+        wait_for(looks, what, self._logs)
+        return seen
 
     def until_all_ended(self) -> dict[str, dict[str, Any]]:
         return self.until("all jobs end", lambda jobs: all(job["phase"] in ENDED for job in jobs.values()))

@@ -87,16 +87,17 @@ def test_an_elastic_job_grows_and_shrinks_and_a_rigid_one_does_not(tmp_path):
 
 
 def test_pollux_learns_from_what_a_job_tells_and_every_sample_counts_once(tmp_path):
+    samples = 64_000  # half a minute of one worker: time to learn, and to grow
     with ClusterAtWork(tmp_path, "2xv100:2", "pollux:restart_s=0", embedded=True) as cluster:
         log = tmp_path / "line.log"
-        run = [sys.executable, str(EXAMPLE), "--samples", "16000", "--sample-s", "0.0004", "--log", str(log)]
+        run = [sys.executable, str(EXAMPLE), "--samples", str(samples), "--sample-s", "0.0004", "--log", str(log)]
         told = {"name": "line", "run": run, "env": {"PYTHONPATH": SOURCE}, "directory": str(tmp_path), "mode": "elastic"}
         cluster.submit(told)
         cluster.until_all_ended()
         assert max(launches(cluster, 0)) == 2
         done = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
         spans = sorted({row[:2] for row in done})
-        assert [sample for first, last in spans for sample in range(first, last)] == list(range(16000))
+        assert [sample for first, last in spans for sample in range(first, last)] == list(range(samples))
         assert len(done) == sum(world for _, _, rank, world, _ in done if rank == 0)
         lessons = [event.values for event in read_journal(str(cluster.journal)) if isinstance(event, ev.ObservationsRecorded)]
         seen = [facts[observation_name("steps", 0)]["seen"] for facts in lessons if observation_name("steps", 0) in facts][-1]

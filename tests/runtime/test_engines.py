@@ -25,7 +25,7 @@ def on_engine(root: Path, machines: int = 2, gone: str = "", **about: Any) -> It
     folder = root / "engine"
     folder.mkdir()
     (folder / "gone").write_text(gone)
-    options = {"lease_s": 6.0, "grace_s": 6.0, "round_s": 0.5, **about}
+    options = {"lease_s": 90.0, "grace_s": 6.0, "round_s": 0.5, **about}
     engine = f"processes:folder={folder},machines={machines}"
     try:
         with ClusterAtWork(root, machines="", engine=engine, **options) as cluster:
@@ -78,12 +78,12 @@ def test_running_launches_are_adopted_after_kill_9(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_away_touches_no_running_job(tmp_path: Path) -> None:
-    with on_engine(tmp_path) as (cluster, folder):
+    with on_engine(tmp_path, lease_s=14.0, grace_s=1.0) as (cluster, folder):
         cluster.submit(cluster.job("runs", steps=400, step_s=0.1))
         cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
         (folder / "away").touch()
         cluster.submit(cluster.job("waits", steps=5))
-        cluster.until("longer than a lease and a grace", lambda jobs: jobs["runs"]["steps_done"] > 150)
+        cluster.until("longer than a lease and a grace", lambda jobs: jobs["runs"]["steps_done"] > 170)
         assert cluster.jobs()["waits"]["steps_done"] == 0
         (folder / "away").unlink()
         cluster.until("the order is carried out", lambda jobs: jobs["waits"]["phase"] == "finished")
@@ -94,7 +94,7 @@ def test_an_engine_that_is_away_touches_no_running_job(tmp_path: Path) -> None:
 
 def test_a_cordoned_machine_is_drained_and_one_that_is_gone_is_removed(tmp_path: Path) -> None:
     with on_engine(tmp_path) as (cluster, folder):
-        cluster.submit(cluster.job("moves", steps=300, step_s=0.1))
+        cluster.submit(cluster.job("moves", steps=600, step_s=0.1))
         cluster.until("it runs", lambda jobs: jobs["moves"]["steps_done"] > 2)
         here = next(name for name, node in cluster.nodes().items() if node["jobs"])
         (folder / "cordoned").write_text(here)
@@ -170,7 +170,7 @@ def test_a_policy_that_shares_is_refused_on_an_engine_that_cannot(tmp_path: Path
 
 
 def test_a_switch_to_a_policy_that_shares_is_refused_and_jobs_keep_running(tmp_path: Path) -> None:
-    with on_engine(tmp_path, lease_s=90.0) as (cluster, _):
+    with on_engine(tmp_path) as (cluster, _):
         cluster.submit(cluster.job("runs", steps=300, step_s=0.1))
         cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
         before = cluster.ask("GET", "/v1/scheduler")["scheduler"]

@@ -59,7 +59,7 @@ def grows(cluster: ClusterAtWork, **about: Any) -> dict[str, Any]:
 
 def play(cluster: ClusterAtWork, seen: str, **about: Any) -> dict[str, dict[str, Any]]:
     """Two jobs; once it is known how fast they are, one of them grows. What is told of the jobs then."""
-    cluster.submit(grows(cluster, **about), cluster.job("still", STEPS, kind="still", step_s=0.02))
+    cluster.submit(grows(cluster, **about), cluster.job("still", STEPS, kind="still", step_s=0.05))
     cluster.until("both run", lambda jobs: all(job["rate"] > 0 for job in jobs.values()))
     return cluster.until(seen, lambda jobs: len(jobs["grows"].get("regimes", ())) == 2 or grow(cluster))
 

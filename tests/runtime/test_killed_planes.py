@@ -28,7 +28,7 @@ def provoke(cluster: ClusterAtWork, kind: str, number: int) -> None:
         elif kind == "SchedulerSwitched":
             os.kill(cluster.plane, signal.SIGUSR1)
         elif kind not in ("JournalOpened", "NodeRepaired"):
-            cluster.submit(cluster.job(name, steps=60 if kind == "ObservationsRecorded" else 8))
+            cluster.submit(cluster.job(name, steps=600 if kind == "ObservationsRecorded" else 8))
 
 
 KINDS = (
@@ -56,6 +56,8 @@ def test_a_plane_killed_at_any_kind_of_write_goes_on_from_its_journal(tmp_path: 
             cluster.start_plane(death=f"{moment} {kind}")
             provoke(cluster, kind, number)
             assert cluster.plane_ended(f"{moment} {kind}") == -signal.SIGKILL
+            if kind == "ObservationsRecorded":
+                cluster.hurry(f"observationsrecorded-{number}")
             if kind == "SchedulerSwitched":  # the policy with a memo moves jobs all the time; from here on nobody does
                 cluster.start_plane()
                 os.kill(cluster.plane, signal.SIGUSR1)

@@ -61,7 +61,7 @@ def provoke_node(cluster: ClusterAtWork, folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_running_launches_outlive_a_plane_that_is_killed_at_any_kind_of_write(tmp_path: Path, moment: str) -> None:
-    with on_engine(tmp_path, policy="max-min-fairness", machines=3, gone="m2", lease_s=90.0) as (cluster, folder):
+    with on_engine(tmp_path, policy="max-min-fairness", machines=3, gone="m2") as (cluster, folder):
         cluster.kill_plane()
         cluster.journal.unlink()  # so that it is opened anew
         for number, kind in enumerate(AT_THE_BEGINNING):
@@ -81,6 +81,8 @@ def test_running_launches_outlive_a_plane_that_is_killed_at_any_kind_of_write(tm
             cluster.start_plane(death=f"{moment} {kind}")
             provoke_node(cluster, folder, kind) if kind in OF_NODES else provoke_change(cluster, kind, number + 10)
             assert cluster.plane_ended(f"{moment} {kind}") == -signal.SIGKILL
+            if kind == "ObservationsRecorded":
+                cluster.hurry(f"observationsrecorded-{number + 10}")
             assert cluster.workers_of("steady") == worker, f"{moment} {kind}"
         cluster.start_plane()
         if moment == "before":  # nobody knows of it, and nothing was killed

@@ -27,7 +27,7 @@ def _drains(cluster: ClusterAtWork) -> list[tuple[str, str, bool]]:
 def test_jobs_of_an_agent_that_leaves_resume_elsewhere_at_once_where_they_have_saved(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, **TWO) as cluster:
         cluster.until_up()
-        cluster.submit(cluster.job("saves", steps=400), cluster.job("loses", steps=400, save_every=5, cooperative=False))
+        cluster.submit(cluster.job("saves", 400, 0.2), cluster.job("loses", 400, 0.2, save_every=5, cooperative=False))
         cluster.until("they run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
         cluster.harmed.add("loses")
         os.kill(cluster.agents["v100-0"], signal.SIGTERM)
@@ -77,7 +77,7 @@ def test_jobs_wait_for_nodes_that_suit_while_the_cluster_has_none(tmp_path: Path
 def test_an_agent_leaves_without_its_control_plane_and_the_next_one_reports(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, "1xv100:1", "fifo", lease_s=600.0, grace_s=600.0) as cluster:
         cluster.until_up()
-        cluster.submit(cluster.job("saves", steps=400))
+        cluster.submit(cluster.job("saves", 400, 0.2))
         cluster.until("it runs", lambda jobs: jobs["saves"]["steps_done"] > 2)
         cluster.kill_plane()
         cluster.end_agent("v100-0", signal.SIGTERM)
@@ -92,7 +92,7 @@ def test_an_agent_leaves_without_its_control_plane_and_the_next_one_reports(tmp_
 def test_a_gang_whose_leader_leaves_saves_once_and_resumes_elsewhere(tmp_path: Path) -> None:
     with ClusterAtWork(tmp_path, "8xv100:2", "fifo", lease_s=600.0, grace_s=600.0) as cluster:
         cluster.until_up()
-        cluster.submit(cluster.job("gang", steps=2000, workers=4))
+        cluster.submit(cluster.job("gang", 2000, 0.1, workers=4))
         for rank in ("0", "3", "0"):
             node = _leave(cluster, rank)
             cluster.start_agent(node)

@@ -65,7 +65,7 @@ def test_an_embedded_cluster_outlives_its_plane_and_waits_for_its_database(tmp_p
 def test_a_plane_that_is_ended_while_its_database_is_away_says_why_and_loses_nobody(
     tmp_path: Path, server: PostgresServer
 ) -> None:
-    with ClusterAtWork(tmp_path, **ONE, journal=server.database()) as cluster:
+    with ClusterAtWork(tmp_path, **ONE, lease_s=300.0, journal=server.database()) as cluster:
         cluster.submit(cluster.job("kept", steps=3000, save_every=1000))
         cluster.until("it runs", lambda jobs: jobs["kept"]["steps_done"] > 5)
         server.kill()

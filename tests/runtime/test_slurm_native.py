@@ -63,7 +63,7 @@ def on_slurm(root: Path, slurm: SlurmBed, **about: Any) -> Iterator[ClusterAtWor
         "conf": slurm.environment["SLURM_CONF"],
     }
     engine = "slurm:" + ",".join(f"{key}={value}" for key, value in keys.items())
-    options = {"lease_s": 8.0, "grace_s": 8.0, "round_s": 0.5, **about}
+    options = {"lease_s": 90.0, "grace_s": 8.0, "round_s": 0.5, **about}
     try:
         with ClusterAtWork(root, machines="", engine=engine, **options) as cluster:
             wait_for(lambda: [node["up"] for node in cluster.nodes().values()] == [True] * 4, "nodes", cluster._logs)
@@ -101,7 +101,7 @@ def _log_of(cluster: ClusterAtWork, name: str, rank: int) -> str:
 
 
 def test_a_controller_that_is_away_touches_no_running_job(tmp_path: Path, slurm: SlurmBed) -> None:
-    with on_slurm(tmp_path, slurm) as cluster:
+    with on_slurm(tmp_path, slurm, lease_s=14.0, grace_s=2.0) as cluster:
         cluster.submit(cluster.job("runs", steps=600, step_s=0.1))
         cluster.until("it runs", lambda jobs: jobs["runs"]["steps_done"] > 2)
         with slurm.away():
@@ -194,7 +194,7 @@ def test_a_submission_whose_answer_was_lost_is_found_before_the_next(tmp_path: P
 
 
 def test_running_launches_are_adopted_after_kill_9(tmp_path: Path, slurm: SlurmBed) -> None:
-    with on_slurm(tmp_path, slurm, lease_s=20.0) as cluster:
+    with on_slurm(tmp_path, slurm) as cluster:
         cluster.submit(cluster.job("one", steps=400, step_s=0.1), cluster.job("gang", steps=400, step_s=0.1, workers=6))
         cluster.until("both run", lambda jobs: all(job["steps_done"] > 2 for job in jobs.values()))
         cluster.kill_plane()

@@ -19,7 +19,7 @@ from certificates import certificates
 from fairlead.cli.main import app
 from fairlead.journal.control_files import FolderFiles
 from fairlead.journal.jsonl import JsonlJournal
-from fairlead.runtime import standby
+from fairlead.runtime import http_client, standby
 from fairlead.runtime.http_client import STANDBY_HEADER, ControlPlaneClient
 from foundry import ends, foundry, free_port
 from postgres_server import PostgresServer
@@ -79,7 +79,7 @@ class TwoControlPlanes(ClusterAtWork):
 
     @property
     def client(self) -> ControlPlaneClient:
-        return ControlPlaneClient(self.urls, (self.root / "plane" / "admin.token").read_text())
+        return ControlPlaneClient(self.urls, (self.root / "plane" / "admin.token").read_text(), timeout_s=PATIENCE_S)
 
     def _logs(self) -> str:
         return super()._logs() + "\n".join(path.read_text() for path in self.root.glob("other*.log"))
@@ -157,7 +157,10 @@ def until_running(cluster: ClusterAtWork) -> None:
     cluster.until("it makes steps", lambda jobs: jobs["long"]["phase"] == "running" and len(cluster.steps_of("long")) > 3)
 
 
-def test_a_standby_takes_over_from_one_that_is_killed(tmp_path: Path, postgres: PostgresServer) -> None:
+def test_a_standby_takes_over_from_one_that_is_killed(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client, "TAKEOVER_WITHIN_S", PATIENCE_S)
     url = postgres.database()
     with TwoControlPlanes(tmp_path, (url, url)) as cluster:
         cluster.start_standby()

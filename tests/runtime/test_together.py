@@ -71,7 +71,7 @@ class Together:
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, Registry.installed()),
             journal,
             recover(journal)[0] if known else None,
-            lease_s=20.0,
+            lease_s=90.0,
             grace_s=5.0,
             checkpoints=str(self.root / "checkpoints"),
             tokens=self.tokens,
@@ -222,6 +222,8 @@ def test_a_new_journal_knows_nothing_of_what_agents_have_of_the_old_one(tmp_path
         async with together:
             await together.submit(*(together.counting(f"new-{n}", 20, 0.01, save_every=1) for n in range(3)))
             jobs = await together.until(lambda jobs: all_ended(jobs.values()))
+            logs = [str(tmp_path / f"{one['name']}.steps") for one in old]
+            await together.until(lambda _: not any(map(workers_of, logs)))
             last = [together.steps_of(one["name"])[-1] for one in old]
         assert {name: job["phase"] for name, job in jobs.items()} == {f"new-{n}": "finished" for n in range(3)}
         assert [together.steps_of(f"new-{n}") for n in range(3)] == 3 * [list(range(20))]

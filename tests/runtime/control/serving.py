@@ -73,7 +73,8 @@ def served(
         asks = [ask or one.ask for one in warm]
         simulations = SimulationProcesses(lookahead, *asks)
         told = create_app(plane, tokens, lookahead=simulations, agents_loop=asyncio.get_running_loop(), console=pages)
-        server, listeners = HttpServer(told, limits=limits), bind_sockets("--http", "127.0.0.1:0")
+        limited = limits or ConnectionLimits(request_s=PATIENCE_S)  # a machine may stall between a connection and its request
+        server, listeners = HttpServer(told, limits=limited), bind_sockets("--http", "127.0.0.1:0")
         serving = asyncio.create_task(asyncio.to_thread(server.run, listeners))
         while not server.started:
             await asyncio.sleep(0.01)

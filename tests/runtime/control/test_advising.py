@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from serving import served
+from serving import PATIENCE_S, served, until
 from typer.testing import CliRunner
 
 from fairlead.cli import cmd_synthesize as advise
@@ -54,17 +52,10 @@ def busy(monkeypatch):
         plane = ControlPlaneClient(cluster.url, cluster.token)
         cluster.plane.backend.agent_joined(0, ())
         plane.switch({"policy": "fifo", "estimator": "measured", "rounds": 0.2})
-        jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000, "time_limit_s": 3600}]
+        jobs = [{"name": "long", "run": "sleep 99", "workers": 4, "kind": "slow", "steps": 36_000, "time_limit_s": 36_000}]
         jobs += [{"name": f"short-{n}", "run": "sleep 1", "kind": "slow", "steps": 10} for n in range(3)]
         plane.submit(jobs)
         yield cluster, plane
-
-
-def until(reached: Callable[[], bool], patience_s: float = 20.0) -> None:
-    over = time.monotonic() + patience_s
-    while not reached():
-        assert time.monotonic() < over, "it did not come to be"
-        time.sleep(0.05)
 
 
 def test_the_state_that_is_told_is_the_state(busy):
@@ -212,7 +203,7 @@ def test_of_two_who_switch_instead_of_the_same_scheduler_one_does(busy, monkeypa
         answers: list[int] = []
         for one in asked:
             one.start()
-        assert all(arrived.acquire(timeout=20) for _ in asked)
+        assert all(arrived.acquire(timeout=PATIENCE_S) for _ in asked)
     for one in asked:
         one.join()
     assert sorted(answers) == [200, 409]
@@ -239,7 +230,7 @@ def test_when_a_job_will_run_is_looked_ahead_from_the_state(busy):
     assert told["open_ended"] == 1
     assert told["unmeasured_kinds"] == ["slow"]
     jobs = {one["name"]: one for one in told["jobs"]}
-    assert jobs["long"]["ends_s"][1] == pytest.approx(3600, abs=60), "at its time limit, as its rate is not measured"
+    assert jobs["long"]["ends_s"][1] == pytest.approx(36_000, abs=120), "at its time limit, as its rate is not measured"
     assert jobs["long"]["assumed"] == "time_limit"
     assert (jobs["short-0"]["ends_s"], jobs["short-0"]["assumed"]) == (None, "unmeasured")
     for short in ("short-0", "short-1", "short-2"):
@@ -254,7 +245,7 @@ def test_when_one_job_will_run_is_a_sentence_and_of_all_a_table(busy):
     done = CliRunner().invoke(app, ["when", "short-1"])
     assert done.exit_code == 0, (done.output, done.exception)
     said = " ".join(done.stdout.split())
-    assert said.startswith("short-1 should start in 1.0 h; its end is unknown: the steps per second of its job type")
+    assert said.startswith("short-1 should start in 10.0 h; its end is unknown: the steps per second of its job type")
     assert " ".join(done.stderr.split()) == (
         "the start may depend on assumptions about 3 other jobs; `fairlead when` names them"
     )

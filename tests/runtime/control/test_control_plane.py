@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -196,6 +197,8 @@ def test_who_leaves_because_another_did_and_drains_are_told_as_what_they_are(cap
 
 def test_a_probe_needs_no_token_and_is_told_nothing_but_whether_decisions_are_made():
     scene = Scene()
+    stages = scene.plane.loop.stages
+    scene.plane.loop.stages = replace(stages, round_s=1e6)  # no decision meanwhile, which may be late, or end a problem
 
     async def asked() -> tuple[int, Any]:
         answer = await scene.who("").get("/healthz")
@@ -360,6 +363,7 @@ def test_of_too_many_jobs_those_that_run_and_the_youngest_are_told():
 
 def test_a_name_is_taken_while_its_job_is_on_its_way_though_nobody_waits_for_it(monkeypatch):
     monkeypatch.setattr("fairlead.runtime.control.http_api.ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr("fairlead.runtime.control.http_api.MIN_READ_S", PATIENCE_S)  # the state may be busy, as at the start
     scene, held = Scene(), []
     backend = scene.plane.backend
     deliver = backend.inbox.put

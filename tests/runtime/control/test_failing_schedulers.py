@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from without_agents import Scene
+from without_agents import PATIENCE_S, Scene
 
 from fairlead.core.allocation import Allocation
 from fairlead.core.device_map import ragged
@@ -113,6 +113,7 @@ class Misplaces(Plugin):
 def test_a_mistake_in_a_plugin_does_not_end_the_control_plane(tmp_path, caplog, stage, plugin, told):
     scene = Scene(tmp_path, plugin, stage)
     plane, loop = scene.plane, scene.plane.loop
+    getattr(loop.stages.policy, "allocator", loop.stages.policy)._background._wait_s = PATIENCE_S  # no answer is late
 
     async def story() -> None:
         plugin.gate.set()

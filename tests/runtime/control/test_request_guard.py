@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from serving import Served, served
+from serving import PATIENCE_S, Served, served
 from test_api import with_plane
 
 from fairlead.runtime.control import request_guard
@@ -21,8 +21,6 @@ from fairlead.runtime.control.agent_server import AgentServer
 from fairlead.runtime.control.request_guard import RateLimiter, RequestGuard, RequestRate, in_worker
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.messages import BadMessage, Refused, encode_message
-
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +336,7 @@ def test_a_probe_is_answered_whatever_else_comes_from_its_address():
         async def application(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
-        guard = RequestGuard(application, lambda token: None, lambda path: 0, lambda *counted: None, RequestRate(1.0, 2.0))
+        guard = RequestGuard(application, lambda token: None, lambda path: 0, lambda *counted: None, RequestRate(1e-3, 2.0))
         found = [await call(guard, "", method="GET") for _ in range(4)]
         assert found == [200, 200, 429, 429]
         assert [await call(guard, "", method="GET", path="/healthz") for _ in range(4)] == [200] * 4

@@ -36,6 +36,8 @@ class Scene:
             lambda data: SchedulerConfig.from_data(dict(data)).build(None, registry),
             open_journal(self.where),
         )
+        if stage != "policy":  # then another one is late, and never the policy, however busy the machine is
+            self.plane.loop.stages.policy._background._wait_s = PATIENCE_S
 
     def play(self, scene: Callable[[], Awaitable[None]]) -> State:
         async def run() -> None:

@@ -26,6 +26,7 @@ from fairlead.runtime.drivers.slurm_pilot import (
     slurm_time,
 )
 from fairlead.runtime.host import Host
+from foundry import free_port
 
 TOKEN = "join-secret-0123456789"
 REQUEST = PilotRequest(4, 8, 12 * 3600.0, "login:7421", Path("/home/ann/my work/.fairlead/slurm"), ["fairlead"])
@@ -262,8 +263,7 @@ def test_a_machine_without_slurm_says_so(login_node: Path, monkeypatch: pytest.M
 
 
 def test_without_a_control_plane_the_command_that_starts_one_is_printed(login_node: Path):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        gone = f"127.0.0.1:{server.getsockname()[1]}"
+    gone = f"127.0.0.1:{free_port()}"
     with pytest.raises(FairleadError, match=rf"no control plane at {gone} .*start one: fairlead serve --agents {gone}"):
         up("--control", gone)
     assert not (login_node / "words").exists()

@@ -28,6 +28,7 @@ from fairlead.runtime.drivers.base import (
 from fairlead.runtime.drivers.slurm_driver import SlurmDriver
 from fairlead.runtime.drivers.slurm_jobs import listed_jobs, listed_nodes
 from fairlead.runtime.host import Host
+from foundry import PATIENCE_S
 
 J = "journal-1"
 NODES = "n0|gpu*|gpu:v100:4|idle|16|4000|none\nn1|gpu*|gpu:v100:4|mixed|16|4000|none\n"
@@ -371,7 +372,7 @@ def test_programs_on_the_path_are_run(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    driver = SlurmDriver("gpu", user_accounts=False, log_folder=str(tmp_path / "logs"))
+    driver = SlurmDriver("gpu", user_accounts=False, log_folder=str(tmp_path / "logs"), timeout_s=PATIENCE_S)
     machines, tasks = driver.observe(J)
     assert ([machine.name for machine in machines], tasks) == (["n0", "n1"], [])
     driver.start([LaunchPart(LaunchKey(J, 1, 1, "n0"), (0,), ("agent",))], LaunchNeeds("one"))
