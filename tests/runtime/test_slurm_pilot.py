@@ -63,7 +63,7 @@ def test_a_chain_resumes_jobs_before_the_time_of_a_pilot_is_over(
     tmp_path: Path, slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch
 ):
     with PilotAtWork(tmp_path, slurm, monkeypatch, grace_s=5.0) as cluster:
-        first = cluster.up(1, "--chain", 2, "--overlap", 0, time="1m")
+        first = cluster.up(1, "--chain", 2, "--overlap", 0, time="2m")
         cluster.until_joined(first, 1)
         names = cluster.counts(4)
         cluster.until_counting(names)
@@ -82,7 +82,7 @@ def test_a_gang_on_a_pilot_and_at_home_resumes_at_home_before_its_time_is_over(
     with PilotAtWork(tmp_path, slurm, monkeypatch, policy="fifo", machines="4xv100:2", grace_s=5.0) as cluster:
         cluster.until_up()
         cluster.end_agent("v100-1", signal.SIGTERM)
-        pilot = cluster.up(1, gpus=2, time="1m")
+        pilot = cluster.up(1, gpus=2, time="2m")
         cluster.until_joined(pilot, 1)
         cluster.submit(cluster.job("gang", steps=2000, step_s=0.1, workers=4))
         wait_for(lambda: all(len(cluster.steps_of("gang", str(rank))) > 2 for rank in range(4)), "it runs", cluster._logs)
