@@ -51,12 +51,12 @@ def a_dozen() -> list[DemoJob]:
 def a_few() -> list[DemoJob]:
     """One job of each kind, long enough to show preemptions on a slow machine too."""
     return [
-        DemoJob(0.0, _task("gang", "gang", 20, workers=2)),
-        DemoJob(0.0, _task("fails-once", "small", 24, "--fail-at", "18")),
-        DemoJob(0.0, _task("small", "small", 24)),
+        DemoJob(0.0, _task("gang", "gang", 40, workers=2)),
+        DemoJob(0.0, _task("fails-once", "small", 36, "--fail-at", "27")),
+        DemoJob(0.0, _task("small", "small", 36)),
         DemoJob(0.0, _task("grows", "growing", 24, "--double-every", "8")),
-        DemoJob(0.0, _task("endless", "endless", 10_000), cancelled=5.0),
-        DemoJob(0.0, _task("late", "small", 10)),
+        DemoJob(0.0, _task("endless", "endless", 10_000), cancelled=12.0),
+        DemoJob(0.0, _task("late", "small", 20)),
     ]
 
 
