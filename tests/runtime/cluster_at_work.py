@@ -31,6 +31,7 @@ from fairlead.testing import check_events
 from foundry import SOURCE, ends, foundry, free_port, has_ended
 
 PATIENCE_S = 180.0
+AGAIN_S = 5.0  # for requests that a control plane, which runs, does not answer
 PLUGINS = Path(__file__).with_name("process_engine_plugin")
 LOOK_S = 0.05
 ENDED = {"finished", "failed", "cancelled", "refused"}
@@ -238,11 +239,14 @@ class ClusterAtWork:
     def _answer(self, method: str, path: str, body: object = None) -> httpx.Response:
         token = (self.root / "plane" / "admin.token").read_text()
         url, headers = f"{self.scheme}://127.0.0.1:{self.http}{path}", {"Authorization": f"Bearer {token}"}
-        try:
-            with httpx.Client(verify=False, trust_env=False, timeout=PATIENCE_S) as client:
-                answer = client.request(method, url, json=body, headers=headers)
-        except httpx.HTTPError as problem:
-            raise Gone(str(problem)) from None
+        deadline, answer = time.monotonic() + AGAIN_S, None
+        while answer is None:
+            try:
+                with httpx.Client(verify=False, trust_env=False, timeout=PATIENCE_S) as client:
+                    answer = client.request(method, url, json=body, headers=headers)
+            except httpx.HTTPError as problem:  # a killed plane may leave a process that holds its port for a moment
+                if not self.plane or ends(self.plane, 1.0) or time.monotonic() > deadline:
+                    raise Gone(str(problem)) from None
         if answer.status_code == 503:
             raise Gone(answer.text)
         assert answer.is_success, answer.text

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster_at_work import ClusterAtWork, gone_is_fine, wait_for
+from foundry import has_ended
 from test_engines import on_engine
 from test_killed_planes import provoke
 
@@ -42,13 +43,19 @@ def provoke_change(cluster: ClusterAtWork, kind: str, number: int) -> None:
             provoke(cluster, kind, number)
 
 
+def is_up(cluster: ClusterAtWork, node: str) -> bool:
+    """Whether a control plane, which may be starting, says so."""
+    with gone_is_fine():
+        return bool(cluster.nodes().get(node, {}).get("up", False))
+    return False
+
+
 def provoke_node(cluster: ClusterAtWork, folder: Path, kind: str) -> None:
     """Something that the engine's operator does with the machine m2, or that goes wrong on machines."""
     (folder / "gone").write_text("")
     if kind in ("NodeLost", "NodeRemoved"):
         (folder / "broken").unlink(missing_ok=True)
-        with gone_is_fine():
-            wait_for(lambda: cluster.nodes().get("m2", {}).get("up", False), "the node is there")
+        wait_for(lambda: has_ended(cluster.plane) or is_up(cluster, "m2"), "the node is there")
         (folder / "gone").write_text("m2")
     if kind == "NodeDrained":
         (folder / "cordoned").write_text("m2")
