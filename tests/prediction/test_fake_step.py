@@ -12,9 +12,11 @@ torch = pytest.importorskip("torch", reason="the extra `torch` is not installed"
 flop_counter = pytest.importorskip("torch.utils.flop_counter")
 
 from fairlead.prediction.cuda_allocator import MB, CachingAllocator, memory_use  # noqa: E402
+from fairlead.prediction.cuda_kernels import workspaces  # noqa: E402
 from fairlead.prediction.cuda_paths import built_untouched  # noqa: E402
 from fairlead.prediction.fake_step import StepTrace, trace_step  # noqa: E402
 from fairlead.prediction.predict_step import largest_batch, predict  # noqa: E402
+from fairlead.prediction.step_prediction import DataDependentStep  # noqa: E402
 from fairlead.prediction.training_step import Training  # noqa: E402
 
 nn = torch.nn
@@ -216,17 +218,82 @@ def test_cross_entropy_is_in_the_type_of_its_input_as_on_a_gpu():
     assert dtypes(trace, "nll_loss_forward") == {"float32"}
 
 
-def test_attention_with_a_learned_mask_is_not_fused():
+@pytest.mark.parametrize("turned", [False, True])
+def test_attention_with_a_learned_mask_is_fused_if_its_rows_are_contiguous(turned: bool):
     class Biased(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.bias = nn.Parameter(torch.zeros(16, 16))
 
         def forward(self, values: Any) -> Any:
-            return nn.functional.scaled_dot_product_attention(values, values, values, self.bias)
+            return nn.functional.scaled_dot_product_attention(values, values, values, self.bias.t() if turned else self.bias)
 
     trace = trace_step(Training(Biased(), torch.empty(2, 4, 16, 32), loss=lambda found, _: found.sum()))
-    assert "bmm" in operators(trace)
+    fused = {f"_scaled_dot_product_efficient_attention{end}" for end in ("", "_backward")}
+    assert {name for name in operators(trace) if "attention" in name} == (set() if turned else fused)
+    assert ("bmm" in operators(trace)) is turned
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "mb"),
+    [
+        ((65536, 256), [0], 128.0),  # measured, as are the next two
+        ((4816, 3072), [0], 114.0),
+        ((64, 1024, 3072), [0, 1], 132.0),
+        ((4816, 3072), [1], 0.0),
+        ((32, 64, 56, 56), [0, 2, 3], 0.0),
+        ((16, 3072), [0], 0.0),
+    ],
+)
+def test_sums_of_rows_exchange_partial_sums_in_memory(shape: tuple[int, ...], dims: list[int], mb: float):
+    values = torch.empty(shape, device="meta")
+    assert sum(workspaces("sum", (values, dims), [values.sum(dims)])) / MB == mb
+
+
+def test_a_mask_is_copied_to_be_summed():
+    mask = torch.empty(1024, 1024, dtype=torch.bool, device="meta")
+    assert [*workspaces("sum", (mask,), [mask.sum()])] == [8 * 1024 * 1024]
+    low = mask.to(torch.bfloat16)
+    assert [*workspaces("sum", (low,), [low.sum(dtype=torch.float32)])] == []
+
+
+@pytest.mark.parametrize(("precision", "copies"), [("fp32", 1), ("bf16", 0)])
+def test_batch_normalization_copies_transposed_values_in_fp32_only(precision: str, copies: int):
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.into, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+        def forward(self, values: Any) -> Any:
+            return self.norm(self.into(values).transpose(1, 2)).mean((1, 2))
+
+    trace = trace_step(Training(Turned(), torch.empty(4, 16, 8), precision=precision, loss=lambda found, _: found.sum()))
+    made = [one for one in trace.kernels if one.operator == "clone" and one.elements == 4 * 16 * 8 and one.phase == "forward"]
+    assert sum(one.times for one in made) == copies
+
+
+@pytest.mark.parametrize(("kind", "states"), [(nn.LSTMCell, 2), (nn.GRUCell, 1)])
+def test_cells_are_fused(kind: Any, states: int):
+    class Cells(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = kind(8, 16), nn.Linear(16, 4)
+
+        def forward(self, values: Any) -> Any:
+            state = values.new_zeros(values.shape[1], 16)
+            given = (state, state) if states == 2 else state
+            for one in values:
+                given = self.cell(one, given)
+            return self.head(given[0] if states == 2 else given)
+
+    trace = trace_step(Training(Cells(), torch.empty(5, 20, 8), torch.zeros(20, dtype=torch.int64)))
+    counts = {one.operator: one.times for one in trace.kernels if one.operator.startswith("_thnn")}
+    assert counts == {"_thnn_fused_cell": 5, "_thnn_fused_cell_backward": 5}
+    assert not operators(trace) & {"sigmoid", "tanh"}
+    casts = [one for one in trace.kernels if one.operator == "_to_copy" and one.phase == "forward"]
+    gates = 4 if states == 2 else 3
+    wide = sum(one.times for one in casts if one.elements in (gates * 16 * 8, gates * 16 * 16))
+    assert wide == 2, "each weight is cast once"
 
 
 def test_checks_of_masks_pass():
@@ -238,6 +305,21 @@ def test_checks_of_masks_pass():
 
     found = predict(Training(Masked(8, 4), torch.empty(16, 8), torch.zeros(16, dtype=torch.int64)))
     assert len(found.notes) == 3
+
+
+def test_a_mask_that_is_counted_hides_nothing():
+    class Counted(nn.Linear):
+        def __init__(self, count: int) -> None:
+            super().__init__(8, 4)
+            self.count = count
+
+        def forward(self, values: Any) -> Any:
+            return super().forward(values) if (values > 0).sum() == self.count else values
+
+    batch = (torch.empty(16, 8), torch.zeros(16, dtype=torch.int64))
+    assert predict(Training(Counted(16 * 8), *batch)).notes == ("all() was taken to be true",)
+    with pytest.raises(DataDependentStep):
+        predict(Training(Counted(7), *batch))
 
 
 def test_nonzero_takes_the_most_that_it_can():

@@ -10,6 +10,8 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 CUBLAS_WORKSPACE = 32 * 2**20  # of Hopper, for each handle; the backward pass has a thread and a handle of its own
+MULTIPROCESSORS = 132  # of an H200
+_SUMMED_AS_FP32 = {(torch.bfloat16, torch.float32), (torch.float16, torch.float32)}
 MATMULS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation"}
 LOOKUPS = {"embedding", "index_select", "gather", "index", "_embedding_bag", "slice_backward", "select_backward"}
 
@@ -69,6 +71,12 @@ def workspaces(name: str, args: Any, outs: list[Any]) -> Iterator[int]:
         rows, width = -(-rows // 128) * 128, -(-width // 32) * 32
         accumulated = 4 * batch * heads * rows * width if query.element_size() < 4 else 0
         yield accumulated + 4 * batch * heads * rows
+    elif name in ("sum", "mean"):
+        kinds = (args[0].dtype, outs[0].dtype)
+        if kinds[0] != kinds[1] and kinds not in _SUMMED_AS_FP32:
+            yield args[0].numel() * outs[0].element_size()  # such as a mask, whose elements become int64
+        if len(args) > 1 and isinstance(args[1], list | tuple):
+            yield _reduction_workspace(args[0], {one % args[0].dim() for one in args[1] or range(args[0].dim())})
     elif name == "embedding_dense_backward":
         yield 4 * 8 * args[1].numel()  # sorted indices, their order, and the room to sort
 
@@ -79,6 +87,30 @@ def _convolution_workspace(values: Any, weight: Any, output: Any, groups: int) -
         return 0  # PyTorch's own kernels
     last = values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last) and not values.is_contiguous()
     return 0 if last else tensor_bytes(values) + tensor_bytes(weight) + tensor_bytes(output)
+
+
+def _reduction_workspace(values: Any, dims: set[int]) -> int:
+    """Partial sums that thread blocks exchange, as in ATen's Reduce.cuh. They are many where rows are summed, as for the
+    gradient of a bias; sums along the last dimension are made within a block."""
+    order = sorted((stride, dim) for dim, stride in enumerate(values.stride()) if values.shape[dim] > 1)
+    if not order or order[0][1] in dims:
+        return 0
+    inputs = math.prod(values.shape[dim] for dim in dims)
+    outputs, width, vector = values.numel() // max(inputs, 1), 1, 4 if order[0][0] == 1 else 1
+    rest = list(order)
+    while rest and rest[0][1] not in dims and rest[0][0] == order[0][0] * width:  # what is adjacent is one dimension
+        width *= values.shape[rest.pop(0)[1]]
+    while any(one % vector for one in (width, *(stride for stride, _ in rest))):
+        vector //= 2
+    most = 512 // vector
+    across, down = (min(most, 1 << max(one, 1).bit_length() - 1) for one in (outputs // vector, inputs))
+    high = min(down, most // min(across, 32))
+    wide = min(across, most // high)
+    each, grid, wanted = -(-inputs // high), -(-(outputs // vector) // wide), MULTIPROCESSORS * (2048 // (wide * high))
+    if inputs < min(16 * high, 256) or each < 256 or grid > wanted:
+        return 0
+    blocks = max(min(-(-wanted // grid), -(-each // 16)), -(-each // 256))
+    return 4 * outputs * blocks * wide * vector if blocks > 1 else 0
 
 
 def operator_flops(function: Any, args: Any, named: Any, found: Any) -> float:

@@ -26,7 +26,7 @@ IN_FP32 = """
     upsample_bicubic2d _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d pdist rms_norm"""
 OUT_FP32 = "softmax log_softmax sum prod cumsum cumprod linalg_vector_norm linalg_matrix_norm"
-IN_LOW = "prelu addmv mv addr einsum chain_matmul linalg_multi_dot gru_cell lstm_cell rnn_tanh_cell rnn_relu_cell"
+IN_LOW = "prelu addmv mv addr einsum chain_matmul linalg_multi_dot rnn_tanh_cell rnn_relu_cell"
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 SMALL_ENOUGH_TO_SET = 4096  # elements: values of smaller tensors may decide how a model is built
 LARGEST_PROMISED = 2**28  # elements
@@ -151,6 +151,9 @@ def _register(library: Any, note_kernel: Callable[..., None]) -> None:
     library.impl("dropout", _dropout, "AutogradCPU")
     library.impl("linear", _linear, "AutogradCPU")
     library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    library.impl("batch_norm", _batch_norm, "AutogradCPU")
+    library.impl("lstm_cell", _lstm_cell(note_kernel), "AutogradCPU")
+    library.impl("gru_cell", _gru_cell(note_kernel), "AutogradCPU")
     for name in ("softmax", "log_softmax"):
         library.impl(f"{name}.int", _softmax(name, note_kernel), "AutogradCPU")
     for kind in GATES:
@@ -239,6 +242,14 @@ def _linear(values: Any, weight: Any, bias: Any = None) -> Any:
     return product if bias is None else product.add_(bias)
 
 
+def _batch_norm(values: Any, weight: Any, bias: Any, mean: Any, variance: Any, train: bool, *others: Any) -> Any:
+    """In fp32, cuDNN copies values whose layout is neither channels first nor channels last, and keeps the copy."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(values.dim(), torch.contiguous_format)
+    if train and weight is not None and values.dtype == torch.float32 and not values.is_contiguous(memory_format=last):
+        values = values.contiguous()
+    return aten._batch_norm_impl_index(values, weight, bias, mean, variance, train, *others)[0]
+
+
 def _softmax(name: str, note_kernel: Callable[..., None]) -> Callable[..., Any]:
     """From fp16 to fp32 in one kernel, without a copy in fp32; so is the way back."""
     plain = getattr(aten, f"_{name}")
@@ -279,10 +290,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Flash attention in bf16 and fp16, the memory-efficient one in fp32 or with a mask."""
+    """Flash attention in bf16 and fp16, the memory-efficient one in fp32 or with a mask, which may be learned."""
     low, width, groups = query.dtype in LOW, value.shape[-1], query.shape[1] // key.shape[1] if query.dim() == 4 else 1
-    learned = mask is not None and mask.requires_grad  # no fused kernel gives a mask its gradient
-    if query.dim() != 4 or key.shape[-1] > 256 or learned or (groups > 1 and enable_gqa and not low):
+    turned = mask is not None and mask.stride(-1) != 1  # as T5's: no fused kernel reads such rows
+    if query.dim() != 4 or key.shape[-1] > 256 or turned or (groups > 1 and enable_gqa and not low):
         return aten._scaled_dot_product_attention_math(
             query, key, value, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa
         )[0]
@@ -300,7 +311,8 @@ def _attention(
         if mask.shape[-1] % 8:  # padded to rows of 16 bytes
             mask = _padded(mask)[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    saves = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
+    given = (query, key, value) if mask is None else (query, key, value, mask)
+    saves = torch.is_grad_enabled() and any(one.requires_grad for one in given)
     return aten._scaled_dot_product_efficient_attention(query, key, value, mask, saves, dropout, causal, scale=scale)[0]
 
 
@@ -389,3 +401,41 @@ class _CudnnRecurrent(torch.autograd.Function):  # type: ignore[misc]
             "cudnn_rnn_backward", 2 * ctx.flops, (values, output, reserve), (made, whole), 2 * ctx.kernels, workspace=inner
         )
         return (None, made, *states, *parts)
+
+
+def _lstm_cell(note_kernel: Callable[..., None]) -> Callable[..., Any]:
+    def kernel(values: Any, state: Any, into: Any, along: Any, first: Any = None, second: Any = None) -> Any:
+        gates = [torch.nn.functional.linear(*one) for one in ((values, into), (state[0], along))]
+        return _FusedCell.apply((4, note_kernel), *gates, _cast(state[1], gates[0].dtype), first, second)
+
+    return kernel
+
+
+def _gru_cell(note_kernel: Callable[..., None]) -> Callable[..., Any]:
+    def kernel(values: Any, before: Any, into: Any, along: Any, first: Any = None, second: Any = None) -> Any:
+        gates = [torch.nn.functional.linear(*one) for one in ((values, into), (before, along))]
+        return _FusedCell.apply((3, note_kernel), *gates, _cast(before, gates[0].dtype), first, second)
+
+    return kernel
+
+
+class _FusedCell(torch.autograd.Function):  # type: ignore[misc]
+    """All gates of an LSTM or GRU cell in one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, about: Any, into: Any, along: Any, state: Any, first: Any, second: Any) -> Any:
+        gates, note_kernel = about
+        found = [torch.empty_like(state) for _ in range(2 if gates == 4 else 1)]
+        kept = state.new_empty(state.shape[0], (4 if gates == 4 else 5) * state.shape[1])
+        note_kernel("_thnn_fused_cell", 0.0, (into, along, state), (*found, kept))
+        ctx.save_for_backward(kept, state, *found[1:])
+        ctx.about = (about, into.shape, None if first is None else first.dtype)
+        return tuple(found) if gates == 4 else found[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (kept, state, *_), ((gates, note_kernel), shape, kind) = ctx.saved_tensors, ctx.about
+        made, before = [kept.new_empty(shape) for _ in range(1 if gates == 4 else 2)], torch.empty_like(state)
+        note_kernel("_thnn_fused_cell_backward", 0.0, (kept, state), (*made, before))
+        sums = [one.sum(0, dtype=kind) for one in (made[0], made[-1])] if kind else [None, None]
+        return (None, made[0], made[-1], before, *sums)

@@ -303,6 +303,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.made, self.phase = 0, "setup"
         self.handles, self.notes = set[str](), set[str]()
         self.checked: Any = None  # the last all() or any()
+        self.summed: Any = None  # the last sum() of a mask, with the number of its elements
 
     def begin(self, training: Training) -> None:
         """Record parameters, buffers and the batch, which exist before the first step."""
@@ -393,6 +394,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.checked = (CHECKS[function], found)
         elif self.checked is not None and function is torch.ops.aten.lt.Scalar and _same(args[0], self.checked[1]):
             self.checked = (self.checked[0], found)
+        elif function is torch.ops.aten.sum.default and args[0].dtype == torch.bool:
+            self.summed = (args[0].numel(), found)
+        elif function is torch.ops.aten.eq.Scalar and self.summed is not None and _same(args[0], self.summed[1]):
+            self.checked = ("all()", found) if args[1] == self.summed[0] else None  # `mask.sum() == mask.numel()` is an all()
         outs = [one for one in (found if isinstance(found, list | tuple) else (found,)) if isinstance(one, FakeTensor)]
         if not outs and not function._schema.is_mutable:
             return found
