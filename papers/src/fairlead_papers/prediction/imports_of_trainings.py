@@ -19,9 +19,13 @@ LAZY = {
     "transformers": (
         "BertForMaskedLM RobertaForMaskedLM DebertaV2ForSequenceClassification GPT2LMHeadModel LlamaForCausalLM"
         " Qwen3ForCausalLM MixtralForCausalLM T5ForConditionalGeneration WhisperForConditionalGeneration"
-        " Wav2Vec2ForSequenceClassification HubertForSequenceClassification CLIPModel"
+        " Wav2Vec2ForSequenceClassification HubertForSequenceClassification CLIPModel OPTForCausalLM GPTNeoXForCausalLM"
+        " Gemma2ForCausalLM BloomForCausalLM Phi3ForCausalLM OlmoeForCausalLM ElectraForMaskedLM AlbertForMaskedLM"
+        " DistilBertForMaskedLM BartForConditionalGeneration BeitForImageClassification Dinov2ForImageClassification"
+        " SegformerForSemanticSegmentation VideoMAEForVideoClassification ASTForAudioClassification"
+        " Wav2Vec2ConformerForSequenceClassification PatchTSTForPrediction"
     ),
-    "diffusers": "UNet2DConditionModel DiTTransformer2DModel AutoencoderKL",
+    "diffusers": "UNet2DConditionModel DiTTransformer2DModel AutoencoderKL UNet2DModel SD3Transformer2DModel",
 }
 """Names whose modules a library imports at their first use."""
 

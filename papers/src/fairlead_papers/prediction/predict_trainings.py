@@ -152,11 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--by", choices=sorted(WAYS), default="step")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="*", help="names of trainings, or patterns of them, with commas between them")
+    parser.add_argument("--unseen", action="store_true", help="the trainings that no fit has used, instead of the others")
     given = parser.parse_args(arguments)
     patterns = given.only.split(",")
     allow_torchvision()
     known = {orjson.loads(line)["name"] for line in given.out.read_bytes().splitlines()} if given.out.exists() else set[str]()
-    listed = (*(one.name for one in entries()), *shipped_profiles().paired())
+    others = () if given.unseen else shipped_profiles().paired()
+    listed = (*(one.name for one in entries(given.unseen)), *others)
     names = [name for name in listed if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
     names = list(dict.fromkeys((*names, *(each for each in patterns if "*" not in each))))
     for name in names:
