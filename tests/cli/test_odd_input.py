@@ -92,6 +92,22 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path: Path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "sweep.yaml"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--policy", "las", "--jobs", "3", "--report"),
+        ("simulate", "--policy", "las", "--jobs", "3", "--out"),
+        ("compare", "--policies", "las", "--jobs", "3", "--png"),
+        ("trace", "generate", "--out"),
+        ("trace", "convert", "absent.csv", "--out"),
+        ("trace", "transform", "absent.csv", "--out"),
+    ],
+)
+def test_a_folder_is_written_to_before_the_work(words):
+    """By its rights alone, root may write everywhere."""
+    assert refused(*words, "/proc/new/out").startswith("output '/proc/new/out': expected a writable path; /proc: ")
+
+
 @pytest.mark.parametrize("paper", ["gavel", "blox", "shockwave", "horus"])
 @pytest.mark.parametrize("only", ["", ",", " , "])
 def test_studies_of_no_name_are_told(tmp_path: Path, paper: str, only: str):

@@ -215,6 +215,15 @@ def test_a_job_that_can_never_run_is_refused(folder):
         assert (done.returncode, "can never run on this cluster" in done.stderr) == (4, True)
 
 
+def test_a_gpu_type_that_may_be_misspelt_is_named_with_those_that_are_near(folder):
+    done = fairlead("submit", "--types", "v10,v100,a100", "--dry-run", "--", "true", cwd=folder)
+    assert (done.returncode, "can run on v100" in done.stdout) == (0, True)
+    assert done.stderr.startswith("types: unknown GPU type 'v10'; did you mean 'v100'")
+    assert "'a100';" not in done.stderr
+    done = fairlead("submit", "--types", "V100", "--", "true", cwd=folder)
+    assert (done.returncode, "'V100'; did you mean 'v100'" in done.stderr) == (4, True)
+
+
 def test_waiting_shows_what_the_job_waits_for(folder):
     assert fairlead("submit", "--name", "holds", "--", "sleep", 600, cwd=folder).returncode == 0
     assert fairlead("submit", "--name", "held", "--after", "holds", "--", "true", cwd=folder).returncode == 0

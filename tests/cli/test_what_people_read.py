@@ -132,6 +132,11 @@ def test_a_type_of_accelerator_that_is_misspelt_is_told(tmp_path: Path, monkeypa
     said = {cluster: CliRunner().invoke(app, [*simulate, cluster]).stderr for cluster in ("2xv10:2", "2xgpu:2", "known.yaml")}
     assert "unknown GPU type 'v10'; did you mean 'v100'" in said["2xv10:2"]
     assert (said["2xgpu:2"], said["known.yaml"]) == ("", "")
+    Path("jobs.csv").write_text("name,submitted_s,duration_s,allowed_types\na,0,60,gpu|v10|V100|v100|a100\n")
+    told = CliRunner().invoke(app, [*simulate, "2xgpu:2"]).stderr.splitlines()
+    assert [line.partition("' or")[0] for line in told] == [
+        f"allowed_types: unknown GPU type '{name}'; did you mean 'v100" for name in ("v10", "V100")
+    ]
 
 
 def test_what_a_node_could_not_begin_stands_below_the_nodes(monkeypatch: pytest.MonkeyPatch):

@@ -127,7 +127,8 @@ def test_a_file_of_regimes_gives_jobs_whole_epochs(tmp_path):
     [
         ("{", "expected JSON"),
         ("{}", "expected a list of objects with 'job' and 'regimes'"),
-        ("[" * 100_000, "expected a list of objects with 'job' and 'regimes'"),
+        ("[" * 100_000, r"expected JSON that can be read \(RecursionError\)"),
+        ('[{"job": 0, "regimes": [{"epochs": 1, "epochs": 2}]}]', "field 'key' is 'epochs': expected each name only once"),
         ("[3]", "expected a list of objects with 'job' and 'regimes'"),
         ([entry(job=7)], "field 'job' is 7: expected the number of a job of trace"),
         ([entry(job="x")], "field 'job' is 'x': expected a whole number from 0"),

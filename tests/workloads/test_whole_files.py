@@ -86,6 +86,15 @@ def test_an_event_log_that_cannot_be_written_leaves_nothing_behind(tmp_path: Pat
     assert CliRunner().invoke(app, asked).exit_code == 0
 
 
+def test_a_disk_without_any_room_is_told_before_the_work(tmp_path: Path):
+    (tmp_path / "former.html").write_text("former")
+    for report in (tmp_path / "former.html", tmp_path / "new" / "report.html"):
+        with files_of_at_most(0):
+            done = CliRunner().invoke(app, ["simulate", "--policy", "las", "--jobs", "3", "--report", str(report)])
+        assert str(done.exception) == f"output '{report}': expected a writable path; {tmp_path}: File too large"
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("former.html", "former")]
+
+
 def test_a_reproduction_on_a_full_disk_keeps_no_half_of_a_case(tmp_path: Path):
     asked = ["reproduce", "horus", "--scale", "tiny", "--only", "slo", "--processes", "1", "--out", str(tmp_path / "out")]
     with files_of_at_most(1000):

@@ -148,6 +148,12 @@ def submit_command(
         specs.append(parse_task(task, source))
         jobs.append(task)
     plane = control_plane()
+    if asked := [name for spec in specs for name in spec.types]:
+        from fairlead.workloads.catalogue import misspelt_types  # slow to import
+
+        if misspelt_types(asked):  # the cluster may have types that the catalogue lacks
+            for remark in misspelt_types(asked, plane.rates()["types"]):
+                note(f"types: {remark}")
     for archive in archives:
         plane.send_code(archive)
     answer = plane.submit(jobs, dry_run=dry_run)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fairlead.cli import options as opt
 from fairlead.cli.job_tables import legible
-from fairlead.cli.output import note, option_error, out, print_json
+from fairlead.cli.output import check_paths, note, option_error, out, print_json
 from fairlead.cli.selectors import control_plane
 from fairlead.core.errors import InputError
 from fairlead.experiments.inputs import TraceFile, read_table
@@ -72,6 +72,7 @@ def generate(
 
       fairlead trace generate --jobs 500 --load 6 --workers multiple -o jobs.csv
     """
+    check_paths([], [output])
     lengths = durations if durations in ("gavel", "shockwave") else tuple(opt.parse_numbers("--durations", durations))
     table = read_table(throughputs) or catalogue()
     with opt.errors_by_option():
@@ -112,6 +113,7 @@ def convert(
 
       fairlead trace convert philly.csv -o philly.parquet
     """
+    check_paths([], [output])
     trace = TraceFile(source, format, skip_bad, regimes, columns=_columns(columns)).read(read_table(throughputs))
     opt.note_skipped(trace, quiet=json)
     _write(trace, output, json)
@@ -151,6 +153,7 @@ def transform(
 
       fairlead trace transform philly.csv --keep-workers 1,2,4,8 --load 8 --random-kinds -o blox.csv
     """
+    check_paths([], [output])
     table = read_table(throughputs)
     trace = TraceFile(source, format, skip_bad, columns=_columns(columns)).read(table)
     opt.note_skipped(trace, quiet=json)

@@ -39,7 +39,7 @@ from fairlead.config.schedulers import (
 )
 from fairlead.config.workload_files import read_costs, read_hosts
 from fairlead.core.cluster import AcceleratorType, Cluster
-from fairlead.core.errors import InputError, near_names, near_or_all
+from fairlead.core.errors import InputError
 from fairlead.core.job import TIMED
 from fairlead.estimators.colocated_rates import ColocationModel
 from fairlead.experiments.inputs import TraceFile, check_host_profiles, read_table
@@ -47,7 +47,7 @@ from fairlead.experiments.metrics import MetricOptions, measure_from
 from fairlead.experiments.simulate import Faults
 from fairlead.simulator.costs import Costs
 from fairlead.simulator.faults import Outage
-from fairlead.workloads.catalogue import accelerator_types
+from fairlead.workloads.catalogue import accelerator_types, misspelt_types
 from fairlead.workloads.formats.own_columns import parse_columns
 from fairlead.workloads.generate import GENERATOR, USERS, Generator
 from fairlead.workloads.throughput_tables import ThroughputTable
@@ -395,13 +395,11 @@ def parse_numbers(option: str, text: str) -> list[float]:
 
 def note_unknown_types(cluster: Cluster, trace: Trace) -> None:
     """Name GPU types that may be misspelt. Jobs that carry durations run on a type of any name; other jobs have a table."""
-    known = [device.name for device in accelerator_types()]
-    for kind in cluster.types if all(job.kind == TIMED for job in trace.jobs) else ():
-        if kind == AcceleratorType(kind.name) and (near := near_names(kind.name, known)):
-            note(
-                f"unknown GPU type {kind.name!r}; {near_or_all(kind.name, near)}"
-                " Jobs with durations run equally fast on every type."
-            )
+    timed = all(job.kind == TIMED for job in trace.jobs)
+    for remark in misspelt_types(kind.name for kind in cluster.types if timed and kind == AcceleratorType(kind.name)):
+        note(f"{remark} Jobs with durations run equally fast on every type.")
+    for remark in misspelt_types((name for job in trace.jobs for name in job.allowed_types), cluster.type_names):
+        note(f"allowed_types: {remark}")
 
 
 def note_missing_predictions(

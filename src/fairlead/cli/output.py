@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import orjson
@@ -246,10 +246,11 @@ def _check_writable(path: Path, folder: Path) -> None:
         if link.is_symlink() and not link.exists() and not folder.exists():
             raise InputError(f"output '{path}'", f"a writable path; {link} is a broken link")
     there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not there.is_dir():
-        raise InputError(f"output '{path}'", f"a writable path; {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"output '{path}'", f"a writable path; {there} is not writable")
+    try:
+        with TemporaryFile(dir=there) as trial:
+            trial.write(bytes(512))  # a full disk has room for a file, but not for its content
+    except OSError as problem:
+        raise InputError(f"output '{path}'", f"a writable path; {there}: {problem.strerror}") from None
 
 
 @contextmanager

@@ -24,6 +24,22 @@ _BY_TENS = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")  # 1e3,
 _TAG = "tag:yaml.org,2002:"
 _ODD = {f"{_TAG}{tag}" for tag in ("binary", "set", "omap", "pairs")}  # what no message can carry
 _NONE: Mapping[str, str] = {}
+_NUMBERS = {
+    f"{_TAG}int": re.compile(r"[-+]?(0[0-7]*|[1-9][0-9]*|0x[0-9a-fA-F]+|0b[01]+)\Z"),
+    f"{_TAG}float": re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?\Z|[-+]?\.(inf|Inf|INF)\Z|\.(nan|NaN|NAN)\Z"),
+}
+_OCTAL = re.compile(r"[-+]?0[0-7]+")  # in YAML 1.1; decimal since
+_LIKE_NUMBERS = re.compile(r"[-+]?[0-9][0-9_:.]*")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1:30 and 1_000 as text, which YAML 1.1 reads as 90 and 1000."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in resolvers]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 @dataclass(frozen=True)
@@ -84,13 +100,17 @@ class Value:
             found = float(found)
         good = isinstance(found, (int, float)) and not isinstance(found, bool)
         if not good or not (found > least if above else found >= least) or not found <= most:
-            raise self.error(expected)
+            raise self._not_a_number(expected)
         return float(found)
 
     def whole(self, expected: str, least: int) -> int:
         if not isinstance(self.data, int) or isinstance(self.data, bool) or self.data < least:
-            raise self.error(expected)
+            raise self._not_a_number(expected)
         return self.data
+
+    def _not_a_number(self, expected: str) -> InputError:
+        like_one = isinstance(self.data, str) and _LIKE_NUMBERS.fullmatch(self.data)
+        return self.error(f"{expected}, without quotes, leading zeros, '_' or ':'" if like_one else expected)
 
     def text(self, expected: str) -> str:
         if not isinstance(self.data, str) or not self.data.strip():
@@ -129,16 +149,16 @@ def parse_yaml(text: str, source: str) -> Value:
     lines: dict[tuple[str | int, ...], int] = {}
     deep = 0
     try:
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        for token in yaml.scan(text, Loader=_Loader):
             if isinstance(token, yaml.AliasToken):  # aliases can unfold to any size
                 raise InputError(source, "YAML without aliases", line=token.start_mark.line + 1)
             deep += isinstance(token, _BEGINS) - isinstance(token, _ENDS)
             if deep > DEEPEST:
                 raise InputError(source, f"lists and mappings at most {DEEPEST} deep", line=token.start_mark.line + 1)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_Loader)
         if node is not None:
             _note_lines(node, (), lines, source)
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise InputError(source, f"YAML ({error.problem})", line=line) from error
@@ -189,3 +209,6 @@ def _check_plain(node: Any, source: str) -> None:
     if node.tag == f"{_TAG}int" and len(node.value) > LONGEST:
         line = node.start_mark.line + 1
         raise InputError(source, f"numbers of at most {LONGEST:,} digits", line=line, field="number", value=node.value)
+    if node.tag == f"{_TAG}int" and _OCTAL.fullmatch(text := node.value):
+        expected = f"{int(text)}, {int(text, 8)} if it is octal, or {text!r} in quotes if it is text"
+        raise InputError(source, expected, line=node.start_mark.line + 1, field="number", value=text)

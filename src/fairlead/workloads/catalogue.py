@@ -6,7 +6,7 @@ knows no files and no scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fairlead.core.cluster import AcceleratorType, Bools, Floats, Ints
 from fairlead.core.columns import significant
-from fairlead.core.errors import UnknownName
+from fairlead.core.errors import UnknownName, near_names, near_or_all
 from fairlead.core.job import TIMED, kind_of, model_of
 from fairlead.workloads.throughput_tables import ThroughputTable
 
@@ -234,6 +234,13 @@ def accelerator_type(name: str, memory_gb: float = 0.0) -> AcceleratorType:
     floats, as those of a type that is read from a journal: a digest of the state depends on it."""
     known = {type_.name: type_ for type_ in accelerator_types()}.get(name, AcceleratorType(name))
     return replace(known, memory_gb=float(memory_gb or known.memory_gb))
+
+
+def misspelt_types(names: Iterable[str], present: Iterable[str] = ()) -> list[str]:
+    """Return a remark on each name that is neither in the catalogue nor `present`, and near to one that is."""
+    known = dict.fromkeys((*present, *(type_.name for type_ in accelerator_types())))
+    unknown = [name for name in dict.fromkeys(names) if name not in known]
+    return [f"unknown GPU type {name!r}; {near_or_all(name, near)}" for name in unknown if (near := near_names(name, known))]
 
 
 def memory_gb_of(kind: str) -> float:

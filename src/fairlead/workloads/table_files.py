@@ -9,7 +9,6 @@ as consolidated for one worker, and for gangs of a type of which nothing spread 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ from fairlead.workloads.formats.text_fields import (
     BadField,
     check_width,
     parquet_rows,
+    parse_json,
     parse_name,
     parse_workers,
     table_rows,
@@ -45,14 +45,7 @@ def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
     """Gavel's tables: `{type: {"('kind', workers)": {"null": rate, "('kind', workers)": [mine, the other's]}}}`.
 
     A type whose name ends in `_unconsolidated` has the rates of spread gangs. Keys are matched, never evaluated."""
-    try:
-        content = json.loads(text, object_pairs_hook=_unique_keys)
-    except json.JSONDecodeError as problem:
-        raise InputError(path, f"JSON ({problem.msg}, column {problem.colno})", line=problem.lineno) from None
-    except _DuplicateKey as problem:
-        raise InputError(path, "each name only once in an object", field="key", value=str(problem)) from None
-    except (ValueError, RecursionError) as problem:
-        raise InputError(path, f"a JSON object with rates ({type(problem).__name__})") from None
+    content = parse_json(path, text)
     draft = TableDraft(path)
     others: dict[tuple[Key, Key, str], float] = {}
     sections = _object(path, "types", content)
@@ -83,18 +76,6 @@ def parse_gavel_table(path: Path, text: bytes) -> ThroughputTable:
     for pair, rate in others.items():  # a pair that is listed on one side only
         draft.paired.setdefault(pair, (rate, None))
     return draft.finish()
-
-
-class _DuplicateKey(Exception):
-    pass
-
-
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _DuplicateKey(next(name for name in names if names.count(name) > 1))
-    return found
 
 
 def _object(path: Path, place: str, value: object) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from fairlead.workloads.dynamics import MAX_BATCH_SIZE, JobDynamics, Regimes
 from fairlead.workloads.formats.base import JobList, usual_width
 from fairlead.workloads.formats.text_fields import (
     BadField,
+    parse_json,
     parse_name,
     parse_number,
     parse_positive,
@@ -132,13 +132,7 @@ _MAX_EPOCHS = 10**9
 def with_regimes(trace: Trace, path: Path) -> Trace:
     """Give the jobs of a trace the regimes of a file. Their steps become those of whole epochs: epochs × samples per epoch /
     batch size."""
-    raw = whole_file(path)
-    try:
-        entries = json.loads(raw)
-    except ValueError as why:
-        raise InputError(path, f"JSON ({why})") from None
-    except RecursionError:
-        raise InputError(path, _LIST + ", not lists that are nested too deep") from None
+    entries = parse_json(path, whole_file(path))
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise InputError(path, _LIST)
     place = {job.name: index for index, job in enumerate(trace.jobs)}

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -143,6 +145,24 @@ def whole_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as why:
         raise unreadable(path, why) from None
+
+
+def parse_json(path: Path, text: bytes) -> Any:
+    """The JSON value in a file that people write, in which each name of an object must be unique."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise InputError(path, "each name only once in an object", field="key", value=twice)
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as problem:
+        raise InputError(path, f"JSON ({problem.msg}, column {problem.colno})", line=problem.lineno) from None
+    except (ValueError, RecursionError) as problem:
+        raise InputError(path, f"JSON that can be read ({type(problem).__name__})") from None
 
 
 def head_of(path: Path) -> str:
