@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
+from fairlead.files import why_unsafe
 from fairlead.runtime.log_chunks import empty_chunk, read_logs
 from fairlead.runtime.protocol.code_archive import archive_digest
 
@@ -79,7 +80,7 @@ class ControlPlaneClient:
         problem = ""
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
-                if not (doubt := _distrust(folder / CONNECTION)):
+                if not (doubt := why_unsafe(folder / CONNECTION)):
                     return cls._in(folder / CONNECTION)
                 problem = problem or f"; {doubt}, so it is not used"
         raise Unreachable(
@@ -416,20 +417,6 @@ def _retry_after_s(answer: httpx.Response) -> float:
 def _unaccepted(url: str) -> str:
     where = f"{TOKEN}, or the token file of `fairlead up`"
     return f"{url} does not accept this token ({where}); `fairlead token add` creates one"
-
-
-def _distrust(file: Path) -> str:
-    """Why a connection file is not used: another user may have put it there, to receive requests. Empty if it is safe."""
-    try:
-        for path in (file.parent, file):
-            about = path.stat()
-            if about.st_uid not in (os.geteuid(), 0):
-                return f"{path} belongs to another user"
-            if about.st_mode & 0o022:
-                return f"other users can write {path} (chmod go-w)"
-    except OSError as problem:
-        return f"{file} cannot be read ({problem.strerror})"
-    return ""
 
 
 def _is_issued(token: str, tokens: Path) -> bool:
