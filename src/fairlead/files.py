@@ -109,3 +109,17 @@ def remove_empty(*directories: Path) -> None:
     for directory in directories:
         with contextlib.suppress(OSError):
             directory.rmdir()
+
+
+def why_unsafe(file: Path) -> str:
+    """Return how another user may have written a file that says where to send requests; empty if only this user can."""
+    try:
+        for path in (file.parent, file):
+            about = path.stat()
+            if about.st_uid not in (os.geteuid(), 0):
+                return f"{path} belongs to another user"
+            if about.st_mode & 0o022:
+                return f"other users can write {path} (chmod go-w)"
+    except OSError as problem:
+        return f"{file} cannot be read ({problem.strerror})"
+    return ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from fairlead.cli.output import JsonOption, option_error, out, print_json
 from fairlead.cli.selectors import ArrayOption, JobsOrNoneArgument, StateOption, UserOption, change_jobs, choose_jobs
 from fairlead.core.durations import EXPECTED, parse_duration
 from fairlead.core.errors import FairleadError, InputError
+
+if TYPE_CHECKING:
+    from fairlead.runtime.http_client import ControlPlaneClient
 
 WAITING, RUNNING = ("queued", "waiting"), ("running",)
 NO_LIMIT = "none"
@@ -33,7 +36,7 @@ def hold_command(
     A running job cannot be held: use 'fairlead requeue --hold'. Exit codes: 0 done, 3 no such job, 4 a job runs or has ended.
     """
     plane, jobs = choose_jobs("hold", words, user, state, array, WAITING)
-    _apply(plane.hold, jobs, "is held", json)
+    _apply(plane, "hold", jobs, "is held", json)
 
 
 def release_command(
@@ -55,7 +58,7 @@ def release_command(
     plane, jobs = choose_jobs("release", words, user, state, array, WAITING)
     if not words or len(jobs) > 1:
         jobs = [job for job in jobs if job.get("held_by")] or jobs
-    _apply(plane.release, jobs, "is released", json)
+    _apply(plane, "release", jobs, "is released", json)
 
 
 def requeue_command(
@@ -77,7 +80,7 @@ def requeue_command(
     starts from its first step, and its old checkpoints are removed. Exit codes: 0 done, 3 no such job, 4 a job already waits.
     """
     plane, jobs = choose_jobs("requeue", words, user, state, array, RUNNING)
-    _apply(lambda name: plane.requeue(name, hold=hold), jobs, "is requeued and held" if hold else "is requeued", json)
+    _apply(plane, "requeue", jobs, "is requeued and held" if hold else "is requeued", json, hold=hold)
 
 
 def update_command(
@@ -115,7 +118,7 @@ def update_command(
     plane, jobs = choose_jobs("update", words, user, state, array, (*WAITING, *RUNNING))
     if name and len(jobs) > 1:
         raise FairleadError(f"--name takes one job; {len(jobs)} match")
-    _apply(lambda job: plane.update(job, changes), jobs, "is updated", json)
+    _apply(plane, "update", jobs, "is updated", json, fields=changes)
 
 
 def _limit(option: str, text: str) -> float | None:
@@ -127,9 +130,9 @@ def _limit(option: str, text: str) -> float | None:
         raise option_error(option, f"{EXPECTED}, or none", text) from None
 
 
-def _apply(change: Callable[[str], dict[str, Any]], jobs: Sequence[dict[str, Any]], what: str, json: bool) -> None:
+def _apply(plane: ControlPlaneClient, change: str, jobs: Sequence[dict[str, Any]], what: str, json: bool, **more: Any) -> None:
     """Change each job and print it; then raise if one was refused."""
-    changed, refusal = change_jobs(change, jobs)
+    changed, refusal = change_jobs(plane, change, jobs, **more)
     answers = [{"name": job["name"], **answer} for job, answer in changed]
     if json and (answers or refusal is None):
         print_json(answers[0] if len(jobs) == 1 else {"jobs": answers})

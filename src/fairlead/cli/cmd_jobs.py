@@ -242,7 +242,7 @@ def cancel_command(
     """
     plane, jobs = choose_jobs("cancel", words, user, state, array, LIVE)
     live = [job for job in jobs if job["phase"] in LIVE]
-    changed, refusal = change_jobs(plane.cancel, live or jobs[:1])
+    changed, refusal = change_jobs(plane, "cancel", live or jobs[:1])
     if refusal is not None and not changed:  # all have ended
         raise refusal
     live, answers = [job for job, _ in changed], [answer for _, answer in changed]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,7 +91,7 @@ def choose_jobs(
 
 
 def change_jobs(
-    change: Callable[[str], dict[str, Any]], jobs: Sequence[dict[str, Any]]
+    plane: ControlPlaneClient, change: str, jobs: Sequence[dict[str, Any]], **more: Any
 ) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]], FairleadError | None]:
     """Change each job, by number. Jobs may end, start or stop meanwhile: a refusal does not keep the others from being changed.
 
@@ -102,13 +102,13 @@ def change_jobs(
 
     changed: list[tuple[dict[str, Any], dict[str, Any]]] = []
     refusals: list[str] = []
-    for job in jobs:
-        try:
-            changed.append((job, change(str(job["number"]))))
-        except RefusedRequest as refused:
-            if refused.status != CONFLICT:
-                raise
-            refusals.append(str(refused) if len(jobs) == 1 else f"{job['name']}: {refused}")
+    for job, answer in zip(jobs, plane.change_jobs(change, [job["number"] for job in jobs], **more)):
+        if not isinstance(answer, RefusedRequest):
+            changed.append((job, answer))
+        elif answer.status != CONFLICT:
+            raise answer
+        else:
+            refusals.append(str(answer) if len(jobs) == 1 else f"{job['name']}: {answer}")
     if not refusals:
         return changed, None
     several = f"{len(refusals):,} of {len(jobs):,} jobs refused; " if len(jobs) > 1 else ""

@@ -185,7 +185,7 @@ def _not_yet_seen(plan: RoundPlan, number: int, view: Snapshot) -> bool:
     if number in plan.suspended:
         return False
     snapshot_s = plan.time if plan.snapshot_s is None else plan.snapshot_s
-    since_s = (jobs.waiting_since_s[jobs.number == number] for jobs in (view.jobs, view.queued))
+    since_s = (jobs.only(jobs.number == number).waiting_since_s for jobs in (view.jobs, view.queued))
     return any(bool((column > snapshot_s).any()) for column in since_s)
 
 

@@ -119,8 +119,9 @@ def _position(state: State, order: QueueOrder, number: int) -> tuple[int, int] |
     if at == len(numbers) or numbers[at] != number:
         return None
     waiting = state.store.arrays["phase"][numbers] == Phase.WAITING
-    before = np.arange(len(numbers)) < at if key is None else (key < key[at]) | ((key == key[at]) & (np.arange(len(key)) < at))
-    return int(np.count_nonzero(waiting & before)) + 1, int(np.count_nonzero(waiting))
+    before = int(np.count_nonzero(waiting[:at] if key is None else waiting[:at] & (key[:at] <= key[at])))
+    later = 0 if key is None else int(np.count_nonzero(waiting[at:] & (key[at:] < key[at])))
+    return before + later + 1, int(np.count_nonzero(waiting))
 
 
 def node_of(state: State, failure: Failure) -> str:

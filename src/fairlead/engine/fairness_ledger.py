@@ -335,10 +335,12 @@ def rules_of(scheduler: Mapping[str, Any]) -> LedgerRules:
 def _demand(state: ObservedState) -> dict[Holder, int]:
     """The GPUs that the admitted jobs of each user request, or hold if that is more."""
     names, (account, user, workers, held) = state._names, (state.columns[name][state.live] for name in _DEMAND)
-    codes, place = np.unique(account * len(names.users) + user, return_inverse=True)
+    place, size = account * len(names.users) + user, len(names.accounts) * len(names.users)
+    codes, place = np.unique(place, return_inverse=True) if size > len(place) else (np.arange(size), place)  # sorting is slow
     gpus = np.bincount(place, np.maximum(workers, held), minlength=len(codes))
-    pairs = (divmod(code, len(names.users)) for code in codes.tolist())
-    return {(names.accounts[a], names.users[u]): int(n) for (a, u), n in zip(pairs, gpus.tolist())}
+    there = np.flatnonzero(gpus)
+    pairs = (divmod(code, len(names.users)) for code in codes[there].tolist())
+    return {(names.accounts[a], names.users[u]): int(n) for (a, u), n in zip(pairs, gpus[there].tolist())}
 
 
 def _merged(times: Sequence[tuple[int, int]], more: tuple[int, int]) -> list[tuple[int, int]]:

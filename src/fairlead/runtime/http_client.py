@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from fairlead.core.errors import NOT_FOUND, REFUSED, UNREACHABLE, FairleadError
+from fairlead.files import why_unsafe
 from fairlead.runtime.log_chunks import empty_chunk, read_logs
 from fairlead.runtime.protocol.code_archive import archive_digest
 
@@ -37,6 +38,8 @@ CONNECT_WITHIN_S = 5.0  # to one of several addresses
 TAKEOVER_WITHIN_S = 30.0  # how long a request waits for a standby to take over
 _last_good: dict[str, str] = {}  # by addresses: the one that answered last
 FORECAST_WITHIN_S = 60.0  # what a forecast may take longer than other requests; it may need two simulations
+REPEATABLE = ("cancel", "hold", "release")  # changes of jobs
+CHANGES_WITHIN_S = 60.0  # what a change of many jobs may take longer
 CONNECTION = Path(".fairlead") / "connection.json"  # where `fairlead up` writes how to connect
 MAX_SELECTED, MAX_PATTERNS_SELECTED, PAGE = 100, 20, 1000  # words in one request; jobs in one answer when all are asked for
 
@@ -79,7 +82,7 @@ class ControlPlaneClient:
         problem = ""
         for folder in (Path.cwd(), *Path.cwd().parents):
             if (folder / CONNECTION).is_file():
-                if not (doubt := _distrust(folder / CONNECTION)):
+                if not (doubt := why_unsafe(folder / CONNECTION)):
                     return cls._in(folder / CONNECTION)
                 problem = problem or f"; {doubt}, so it is not used"
         raise Unreachable(
@@ -152,6 +155,14 @@ class ControlPlaneClient:
     def update(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Change fields of a job, as in a task file: name, account, priority, weight, time_limit_s, deadline_s, retries."""
         return self._ask("PATCH", f"/v1/jobs/{self._job(name)}", dict(changes))
+
+    def change_jobs(self, change: str, names: Sequence[str | int], **more: Any) -> list[dict[str, Any] | RefusedRequest]:
+        """Cancel, hold, release, requeue (with `hold`) or update (`fields`) jobs. Return the answer or the error of each."""
+        found: list[dict[str, Any]] = []
+        for begin in range(0, len(names), PAGE):
+            asked = {"change": change, "jobs": list(names[begin : begin + PAGE]), **more}
+            found += self._ask("POST", "/v1/jobs/changes", asked, more_s=CHANGES_WITHIN_S)["results"]
+        return [RefusedRequest(one["error"]["status"], one["error"]["detail"]) if "error" in one else one for one in found]
 
     def send_code(self, archive: bytes) -> str:
         """Send an archive with a job's code, unless it is stored already; return the digest for the job's `code`."""
@@ -340,7 +351,7 @@ class ControlPlaneClient:
             while True:
                 answer = self._from_active(
                     lambda url, timeout: httpx.request(method, url + path, timeout=timeout, verify=self._trust(url), **sent),
-                    repeatable=method not in ("POST", "PATCH"),
+                    repeatable=method not in ("POST", "PATCH") or (body or {}).get("change") in REPEATABLE,
                 )
                 wait_s = _retry_after_s(answer)
                 if answer.status_code != TOO_MANY or time.monotonic() + wait_s > until:
@@ -416,20 +427,6 @@ def _retry_after_s(answer: httpx.Response) -> float:
 def _unaccepted(url: str) -> str:
     where = f"{TOKEN}, or the token file of `fairlead up`"
     return f"{url} does not accept this token ({where}); `fairlead token add` creates one"
-
-
-def _distrust(file: Path) -> str:
-    """Why a connection file is not used: another user may have put it there, to receive requests. Empty if it is safe."""
-    try:
-        for path in (file.parent, file):
-            about = path.stat()
-            if about.st_uid not in (os.geteuid(), 0):
-                return f"{path} belongs to another user"
-            if about.st_mode & 0o022:
-                return f"other users can write {path} (chmod go-w)"
-    except OSError as problem:
-        return f"{file} cannot be read ({problem.strerror})"
-    return ""
 
 
 def _is_issued(token: str, tokens: Path) -> bool:

@@ -134,12 +134,11 @@ def test_a_job_that_is_refused_keeps_no_other_from_being_changed(monkeypatch):
 
 
 def test_jobs_that_end_while_others_are_cancelled_are_left_as_they_are():
-    def cancel(number: str) -> dict:
-        if number == "1":
-            raise RefusedRequest(409, "the job has already ended")
-        return {"number": int(number)}
-
-    jobs = [{"number": number, "name": f"j{number}"} for number in range(3)]
-    changed, refusal = change_jobs(cancel, jobs)
+    with served("v100:4") as cluster:
+        plane = ControlPlaneClient(cluster.url, cluster.token)
+        plane.submit([{"name": f"j{number}", "run": "true"} for number in range(3)])
+        jobs = plane.find_jobs()
+        plane.cancel("j1")
+        changed, refusal = change_jobs(plane, "cancel", jobs)
     assert [answer["number"] for _, answer in changed] == [0, 2]
     assert str(refusal) == "1 of 3 jobs refused; j1: the job has already ended"

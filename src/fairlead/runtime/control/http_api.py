@@ -31,7 +31,7 @@ from fairlead.runtime.control.code_store import CodeQuotaExceeded
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.event_log import policy_of
 from fairlead.runtime.control.job_logs import LogMissing, LogReader, LogUnreachable
-from fairlead.runtime.control.job_routes import ENDED_ALREADY, JobName, account_of, check_limits, job_routes
+from fairlead.runtime.control.job_routes import JobName, account_of, check_limits, job_routes
 from fairlead.runtime.control.lookahead_service import SimulationProcesses, lookahead_service, when_routes
 from fairlead.runtime.control.node_routes import node_routes
 from fairlead.runtime.control.prometheus import CONTENT_TYPE
@@ -185,15 +185,15 @@ def create_app(
             return await reading
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, agents_loop))
 
-    def find(name: str, caller: Bearer) -> int:
-        """Return a job by number, or the most recent one by name, that a user may see."""
+    def find(name: str, caller: Bearer, near: bool = True) -> int:
+        """Return a job by number, or the most recent one by name, that a user may see. `near`: an error has similar names."""
         state = plane.loop.state
         name, may_see = names.of_one_user(state, name, visibility(state, caller)[0], caller.user)
         if found := names.namesakes(state, name, may_see):
             return found[-1]
         if members := names.members(state, name, may_see):
             raise HTTPException(422, f"{name} is an array of {len(members):,} jobs; name one, such as {name}-{min(members)}")
-        raise HTTPException(404, names.missing(state, name, may_see))
+        raise HTTPException(404, names.missing(state, name, may_see, near))
 
     def dependency(name: str, caller: Bearer) -> list[int]:
         """Return a job, or all jobs of an array, that another depends on; one that will never finish is refused."""
@@ -364,15 +364,6 @@ def create_app(
         except CodeQuotaExceeded as full:
             raise HTTPException(full.status, str(full)) from None
         return {"digest": digest}
-
-    @app.delete("/v1/jobs/{name}", responses={404: {}, 409: {}})
-    async def cancel(name: JobName, caller: Caller) -> dict[str, Any]:
-        """Cancel a job."""
-        number = await read(lambda: find(name, caller))
-        ended = await read(lambda: plane.loop.state.columns["phase"][number] > int(Phase.RUNNING))
-        if ended or not await in_the_journal(lambda answer: plane.backend.cancel(number, answer)):
-            raise HTTPException(409, ENDED_ALREADY)
-        return {"number": number, "cancelled": True}
 
     @app.get("/v1/rates")
     async def rates(caller: Caller) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from fairlead.core import events as ev
@@ -51,6 +52,12 @@ class Inbox:
             if due < self._due:
                 self._due = due
                 self._changed.notify_all()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """The requests that this thread adds meanwhile are taken at the same time, so their events are journalled together."""
+        with self._changed:
+            yield
 
     def wake(self) -> None:
         with self._changed:

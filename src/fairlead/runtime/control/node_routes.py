@@ -2,41 +2,27 @@
 They are answered when they are in the journal. (No postponed annotations here: FastAPI reads them.)"""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from fairlead.core import events as ev
 from fairlead.core.cluster import Drain, Node, is_type_name
 from fairlead.core.errors import near_or_all
 from fairlead.core.job import Phase
 from fairlead.engine.feasibility import feasible_types
 from fairlead.runtime.control import views
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.job_routes import Ask, JobName
+from fairlead.runtime.control.job_routes import Ask, JobName, Requests
 from fairlead.runtime.control.node_roster import MAX_NODE_ACCELERATORS
 from fairlead.runtime.control.request_guard import ParsedRoute
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_file import is_job_name
 from fairlead.workloads.catalogue import accelerator_type
 
-T = TypeVar("T")
 Moment = Annotated[float, Field(gt=0, lt=2.5e11, description="Unix time")]  # clients show it as a date, up to the year 9999
 _NAME = "expected letters, digits, '.', '_' and '-'"
-
-
-class NodeRequests(Protocol):
-    """What the routes need of the application."""
-
-    def read(self, what: Callable[[], T]) -> Awaitable[T]:
-        """Read the state while the loop waits."""
-        ...
-
-    def in_the_journal(self, ask: Ask) -> Awaitable[Sequence[ev.Event]]:
-        """Send a request to the loop, and wait until its events are in the journal."""
-        ...
 
 
 class NewNode(BaseModel):
@@ -81,7 +67,7 @@ class DrainRequest(BaseModel):
     until: Annotated[Moment | None, Field(description="when it ends by itself; null: when it is undone")] = None
 
 
-def node_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: NodeRequests) -> APIRouter:
+def node_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Requests) -> APIRouter:
     """Return the routes below `/v1/nodes`."""
     router = APIRouter(route_class=ParsedRoute)
     Caller = Annotated[Bearer, Depends(bearer)]

@@ -52,11 +52,16 @@ _turns: ContextVar[AbstractAsyncContextManager[None]] = ContextVar("turns")  # o
 async def in_worker(work: Callable[[], T], *, waits: bool = False) -> T:
     """Compute in a thread, so that other requests are answered meanwhile: one of a few, or one of more if the work also waits.
     One user's requests take turns."""
-    async with _turns.get(_ALWAYS):
+    async with turn():
         return await asyncio.get_running_loop().run_in_executor(None if waits else _workers, work)
 
 
 _ALWAYS: AbstractAsyncContextManager[None] = nullcontext()
+
+
+def turn() -> AbstractAsyncContextManager[None]:
+    """Return a context that one request of a user has at a time."""
+    return _turns.get(_ALWAYS)
 
 
 async def json_response(data: Any) -> Response:

@@ -54,14 +54,15 @@ class JobNames:
                 self._arrays.setdefault(array["name"], {}).setdefault(array["id"], {})[array["index"]] = number
         self._read = state.next_number
 
-    def rename(self, state: State, number: int, old: str) -> None:
-        """A job has another name now."""
+    def rename(self, state: State, former: Mapping[int, str]) -> None:
+        """Jobs have other names now than these former ones."""
         self._update(state)
-        if number in self._numbers.get(old, ()):
-            self._numbers[old].remove(number)
-            named = self._numbers.setdefault(state.job_of[number].name, [])
-            named.append(number)
-            named.sort()
+        for number, old in former.items():
+            if number in self._numbers.get(old, ()):
+                self._numbers[old].remove(number)
+                named = self._numbers.setdefault(state.job_of[number].name, [])
+                named.append(number)
+                named.sort()
 
     def numbers(self, state: State, name: str) -> Sequence[int]:
         """Return all jobs with a name, the most recent last."""
@@ -144,9 +145,9 @@ class JobNames:
             raise HTTPException(404, self.missing(state, word, may_see))
         return sorted(found)
 
-    def missing(self, state: State, name: str, may_see: Callable[[int], bool]) -> str:
-        """Return that there is no such job, with similar names."""
-        near = self.near(state, name, may_see)
+    def missing(self, state: State, name: str, may_see: Callable[[int], bool], hint: bool = True) -> str:
+        """Return that there is no such job, with similar names as a hint."""
+        near = self.near(state, name, may_see) if hint else []
         return f"there is no job {name[:80]!r}" + (f"; {near_or_all(name, near)}" if near else "")
 
     def near(self, state: State, name: str, may_see: Callable[[int], bool]) -> list[str]:
