@@ -112,7 +112,8 @@ TORCH := torch==2.13.0
 MODELS := timm==1.0.31 transformers==5.23.0 diffusers==0.42.1 peft==0.21.2
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 torch: setup
-	@$(BIN)/python -c 'import peft, timm, torch' 2>/dev/null || \
+	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; sys.exit(None in map(find_spec, sys.argv[1:]))' \
+		torch timm transformers diffusers peft || \
 	if $(PIP) install --dry-run --report $(VENV)/torch.json $(TORCH) $(MODELS) >/dev/null 2>&1 \
 		&& ! grep --quiet '"name": *"nvidia-' $(VENV)/torch.json; then \
 		echo "installing PyTorch for the tests of predictions"; \
