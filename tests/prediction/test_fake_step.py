@@ -357,3 +357,59 @@ def test_flops_of_attention_are_counted_where_pytorch_does_not(monkeypatch):
         if "attention" in packet.__name__:
             monkeypatch.setitem(flop_counter.flop_registry, packet, refuse)
     assert flops() == known
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_experts_in_single_precision_are_traced(precision: str):
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.empty(4, 16, 8))
+
+        def forward(self, values: Any) -> Any:
+            ends = torch.arange(8, 40, 8, dtype=torch.int32)
+            return nn.functional.grouped_mm(values, self.weights, offs=ends)
+
+    trace = trace_step(Training(Experts(), torch.empty(32, 16), torch.zeros(32, dtype=torch.int64), precision=precision))
+    assert dtypes(trace, "_grouped_mm") == {"float32"}, "autocast has no grouped product"
+
+
+def test_values_are_taken_to_be_in_their_range():
+    class Checked(nn.Linear):
+        def forward(self, values: Any) -> Any:
+            if values.max() >= 10 or values.min() < -10:
+                raise ValueError("out of range")
+            return super().forward(values)
+
+    batch = (torch.empty(16, 8), torch.zeros(16, dtype=torch.int64))
+    notes = predict(Training(Checked(8, 4), *batch)).notes
+    assert notes == ("a check of max() was taken to be false", "a check of min() was taken to be false")
+
+    class Read(nn.Linear):
+        def forward(self, values: Any) -> Any:
+            return super().forward(values[: int(values.max())])
+
+    with pytest.raises(DataDependentStep):
+        predict(Training(Read(8, 4), *batch))
+
+
+@pytest.mark.parametrize("way", ["index", "select", "write", "real"])
+def test_masks_that_index_take_the_most_that_they_can(way: str):
+    class Masked(nn.Linear):
+        def forward(self, values: Any) -> Any:
+            found = super().forward(values)
+            mask = torch.ones(16, dtype=torch.bool) if way == "real" else values[:, 0] > 0
+            if way in ("index", "real"):
+                return found[mask]
+            if way == "select":
+                return found.masked_select(mask[:, None]).view(-1, 4)
+            found = found.clone()
+            found[mask] = 0.0
+            return found
+
+    trace = trace_step(Training(Masked(8, 4), torch.empty(16, 8), torch.zeros(16, dtype=torch.int64), precision="fp32"))
+    assert len(trace.notes) == 1
+    assert "all elements" in trace.notes[0]
+    losses = {one.elements for one in trace.kernels if one.operator == "_log_softmax"}
+    assert losses == {16 * 4}, "the loss is of all rows"
+    assert ("nonzero" in operators(trace)) is (way != "select")

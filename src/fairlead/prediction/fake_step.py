@@ -20,12 +20,10 @@ from fairlead.core.errors import FairleadError
 from fairlead.prediction import cuda_kernels
 from fairlead.prediction.cuda_kernels import kernel_groups, launches, tensor_bytes, workspaces
 from fairlead.prediction.cuda_paths import CpuForCuda, as_on_cuda
+from fairlead.prediction.fake_operators import CPU, INDEXED, NO_KERNEL, AssumedValues, FakeOperators
 from fairlead.prediction.step_prediction import DataDependentStep
 from fairlead.prediction.training_step import Training, TrainingStep
 
-CPU = torch.device("cpu")
-NO_KERNEL = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach_", "set_", "resize_"}
-CHECKS = {torch.ops.aten.all.default: "all()", torch.ops.aten.any.default: "any()", torch.ops.aten.rand.default: "rand() < p"}
 DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 fake_tensor.log.setLevel("CRITICAL")  # an error of the user's model is raised, with its text; no traceback before it
 
@@ -111,7 +109,7 @@ def trace_step(training: Training, steps: int = 1) -> StepTrace:
             dict(recorder.views),
             sum(1 for _ in faked.model.modules()) * faked.accumulation,
             _blocks(faked.model),
-            (*notes, *sorted(recorder.notes)),
+            (*notes, *sorted(recorder.assumed.notes)),
         )
 
 
@@ -205,88 +203,6 @@ class _RecordedStep(TrainingStep):
             super().update()
 
 
-class FakeOperators:
-    """Runs operators on fake tensors. PyTorch takes 0.4 ms for each; results are kept by the shapes of the arguments."""
-
-    def __init__(self, mode: FakeTensorMode) -> None:
-        self.mode, self.kept = mode, dict[Any, Any]()
-
-    def run(self, function: Any, args: Any, named: Any) -> Any:
-        """The operator's result."""
-        schema, returns = function._schema, function._schema.returns
-        if function.namespace != "aten":
-            return function(*args, **named)
-        try:
-            key = (function, _key(args), _key(named.items()) if named else None)
-        except _NotFakeError:
-            return function(*args, **named)
-        if (
-            schema.is_mutable
-            and torch.Tag.inplace_view not in function.tags
-            and function.overloadpacket.__name__ not in NO_KERNEL
-        ):
-            if not returns:
-                return None
-            if len(returns) == 1 and returns[0].alias_info is not None and schema.arguments[0].alias_info is not None:
-                return args[0]  # in place: neither shape nor type changes
-        if any(one.alias_info is not None for one in returns):
-            if schema.is_mutable:
-                return function(*args, **named)
-            with fake_tensor.in_kernel_invocation_manager(self.mode):
-                found = function(*args, **named)
-            return self._wrapped(found)
-        if key not in self.kept:
-            found = function(*args, **named)
-            plain = found if isinstance(found, tuple | list) else (found,)
-            storages = [one.untyped_storage()._cdata for one in plain if isinstance(one, FakeTensor)]
-            given = {one.untyped_storage()._cdata for one in tree_leaves((args, named)) if isinstance(one, FakeTensor)}
-            fresh = len({*storages}) == len(storages) and given.isdisjoint(storages) and bool(storages)
-            alike = all(isinstance(one, FakeTensor | int | float | None) for one in plain)
-            self.kept[key] = (
-                (type(found), [_key((one,))[0] if isinstance(one, FakeTensor) else one for one in plain])
-                if fresh and alike
-                else None
-            )
-            return found
-        if self.kept[key] is None:
-            return function(*args, **named)
-        kind, described = self.kept[key]
-        made = [self._made(*one) if isinstance(one, tuple) else one for one in described]
-        return kind(made) if kind in (tuple, list) else made[0]
-
-    def _made(self, shape: Any, stride: Any, dtype: Any) -> Any:
-        with torch._C._DisableTorchDispatch():
-            inner = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        return FakeTensor(self.mode, inner, CPU)
-
-    def _wrapped(self, found: Any) -> Any:
-        if isinstance(found, tuple | list):
-            return type(found)(self._wrapped(one) for one in found)
-        return FakeTensor(self.mode, found, CPU) if isinstance(found, torch.Tensor) else found
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
-
-
-class _NotFakeError(Exception):
-    """An argument is a real tensor, or cannot be part of a key."""
-
-
-def _key(values: Any) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for one in values:
-        if type(one) is FakeTensor:
-            found.append((one.shape, one.stride(), one.dtype))
-        elif isinstance(one, torch.Tensor | torch.SymInt | torch.SymFloat):
-            raise _NotFakeError
-        elif isinstance(one, tuple | list):
-            found.append(_key(one))
-        else:
-            found.append((type(one), one))
-    return tuple(found)
-
-
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Records what operators allocate, free and compute."""
 
@@ -301,9 +217,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.alive: dict[int, int] = {}  # storage -> tensor number
         self.begun: dict[int, str] = {}  # the phase in which a tensor was made
         self.made, self.phase = 0, "setup"
-        self.handles, self.notes = set[str](), set[str]()
-        self.checked: Any = None  # the last all() or any()
-        self.summed: Any = None  # the last sum() of a mask, with the number of its elements
+        self.handles, self.assumed = set[str](), AssumedValues()
 
     def begin(self, training: Training) -> None:
         """Record parameters, buffers and the batch, which exist before the first step."""
@@ -377,27 +291,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if function is torch.ops.prim.device.default:
             return CPU
         named = kwargs or {}
+        if function.overloadpacket.__name__ in INDEXED:
+            args = (args[0], self._places(args[1]), *args[2:])
         if function is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             if self.phase == "update":
                 return 1.0  # some optimizers read norms; no tensor depends on the value
-            if self.checked is not None and _same(args[0], self.checked[1]):
-                self.notes.add(f"{self.checked[0]} was taken to be {str(self.checked[0] == 'all()').lower()}")
-                return self.checked[0] == "all()"
+            if (value := self.assumed.answer(args[0])) is not None:
+                return value
         if function is torch.ops.aten.nonzero.default and isinstance(args[0], FakeTensor):
-            self.notes.add("nonzero: all elements were taken to be nonzero, the most memory that it can need")
+            self.assumed.notes.add("nonzero: all elements were taken to be nonzero, the most memory that it can need")
             found = args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.int64)
+        elif function is torch.ops.aten.masked_select.default:
+            self.assumed.notes.add("masked_select: all elements were taken to be selected, the most memory that it can need")
+            found = args[0].new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).flatten()
         else:
             found = self.operators.run(function, args, named)
         if function.namespace == "prim":
             return found
-        if function in CHECKS:  # masks that hide nothing, layers that are dropped at random
-            self.checked = (CHECKS[function], found)
-        elif self.checked is not None and function is torch.ops.aten.lt.Scalar and _same(args[0], self.checked[1]):
-            self.checked = (self.checked[0], found)
-        elif function is torch.ops.aten.sum.default and args[0].dtype == torch.bool:
-            self.summed = (args[0].numel(), found)
-        elif function is torch.ops.aten.eq.Scalar and self.summed is not None and _same(args[0], self.summed[1]):
-            self.checked = ("all()", found) if args[1] == self.summed[0] else None  # `mask.sum() == mask.numel()` is an all()
+        self.assumed.follow(function, args, found)
         outs = [one for one in (found if isinstance(found, list | tuple) else (found,)) if isinstance(one, FakeTensor)]
         if not outs and not function._schema.is_mutable:
             return found
@@ -416,6 +327,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.events.append(("w", size))
         changed = outs or ins[: len(args[0]) if isinstance(args[0], list | tuple) else 1]
         self._add(name, flops, ins, changed, launches(name, args, ins), kernel_groups(name, args))
+        return found
+
+    def _places(self, indices: Any) -> list[Any]:
+        """Indices without masks: CUDA looks for the places of their elements first."""
+        found: list[Any] = []
+        for one in indices:
+            if one is not None and one.dtype in (torch.bool, torch.uint8):
+                with self.operators.mode:
+                    mask = one if isinstance(one, FakeTensor) else torch.empty(one.shape, dtype=one.dtype)
+                found.extend(self.__torch_dispatch__(torch.ops.aten.nonzero.default, (), (mask,)).unbind(1))
+            else:
+                found.append(one)
         return found
 
     def _handle(self) -> None:
