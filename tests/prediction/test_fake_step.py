@@ -413,3 +413,14 @@ def test_masks_that_index_take_the_most_that_they_can(way: str):
     losses = {one.elements for one in trace.kernels if one.operator == "_log_softmax"}
     assert losses == {16 * 4}, "the loss is of all rows"
     assert ("nonzero" in operators(trace)) is (way != "select")
+
+
+def test_alignments_of_letters_are_traced():
+    def loss(found: Any, letters: Any) -> Any:
+        lengths = torch.full((4,), 20, dtype=torch.int64), torch.full((4,), 6, dtype=torch.int64)
+        return nn.functional.ctc_loss(found.float().log_softmax(-1), letters, *lengths)
+
+    letters = torch.ones(4, 6, dtype=torch.int64)
+    trace = trace_step(Training(nn.Linear(8, 30), torch.empty(20, 4, 8), letters, loss))
+    sizes = {one.operator: one.elements for one in trace.kernels if "ctc" in one.operator}
+    assert sizes == {"_ctc_loss": 4 * 20 * (2 * 6 + 1), "_ctc_loss_backward": 20 * 4 * 30}

@@ -23,7 +23,10 @@ LAZY = {
         " Gemma2ForCausalLM BloomForCausalLM Phi3ForCausalLM OlmoeForCausalLM ElectraForMaskedLM AlbertForMaskedLM"
         " DistilBertForMaskedLM BartForConditionalGeneration BeitForImageClassification Dinov2ForImageClassification"
         " SegformerForSemanticSegmentation VideoMAEForVideoClassification ASTForAudioClassification"
-        " Wav2Vec2ConformerForSequenceClassification PatchTSTForPrediction"
+        " Wav2Vec2ConformerForSequenceClassification PatchTSTForPrediction GPTJForCausalLM FalconForCausalLM SiglipModel"
+        " ModernBertForMaskedLM MPNetForMaskedLM ConvBertForMaskedLM MBartForConditionalGeneration Qwen2MoeForCausalLM"
+        " BertForQuestionAnswering ViTMAEForPreTraining DPTForDepthEstimation PatchTSMixerForPrediction"
+        " WavLMForSequenceClassification"
     ),
     "diffusers": "UNet2DConditionModel DiTTransformer2DModel AutoencoderKL UNet2DModel SD3Transformer2DModel",
 }

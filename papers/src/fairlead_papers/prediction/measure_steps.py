@@ -293,7 +293,7 @@ def _imported(name: str) -> Any:
         return None
 
 
-def measure_all(to: Path, only: str, budget_s: float, device: str, timing: StepTiming, unseen: bool = False) -> ResultsFile:
+def measure_all(to: Path, only: str, budget_s: float, device: str, timing: StepTiming, listed: str = "fitted") -> ResultsFile:
     """Measure what the file does not have yet. A training that failed is not measured again."""
     began = time.monotonic()
     from fairlead_papers.prediction.trainings import entries  # imports torch, and does not use CUDA
@@ -302,7 +302,7 @@ def measure_all(to: Path, only: str, budget_s: float, device: str, timing: StepT
     if isinstance(about, str):
         raise SystemExit(f"the device cannot be used: {about}")
     results = ResultsFile(to, about, ("device",))
-    chosen = [one for one in entries(unseen) if any(fnmatch.fnmatchcase(one.name, each) for each in only.split(","))]
+    chosen = [one for one in entries(listed) if any(fnmatch.fnmatchcase(one.name, each) for each in only.split(","))]
     print(f"{len(chosen)} trainings, {len(results.known)} known; {_short(about)}", flush=True)
     for number, one in enumerate(chosen, 1):
         if one.name in results.known:
@@ -333,13 +333,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of results; what it has is not measured again")
     parser.add_argument("--budget", type=float, default=420.0, help="seconds after which no measurement starts")
     parser.add_argument("--only", default="*", help="patterns of names, separated by commas, as in 'llama*,*fp32'")
-    parser.add_argument("--unseen", action="store_true", help="measure the trainings that no fit has used")
+    parser.add_argument("--list", default="fitted", help="which trainings: fitted, unseen or later")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--window", type=float, default=StepTiming.window_s, help="seconds of each of the three windows")
     given = parser.parse_args(arguments)
     prepare_imports()
     timing = StepTiming(window_s=given.window, warm_s=given.window)
-    known = measure_all(given.out, given.only, given.budget, given.device, timing, given.unseen).known
+    known = measure_all(given.out, given.only, given.budget, given.device, timing, given.list).known
     failed = [name for name, row in known.items() if "problem" in row]
     print(f"{len(known)} measured, {len(failed)} failed: {', '.join(failed)}", flush=True)
 

@@ -37,7 +37,7 @@ from fairlead.profiling.configurations import configuration
 from fairlead.profiling.networks import build_model
 from fairlead.profiling.onnx_export import export_module
 from fairlead_papers.prediction.fit_steps import fit, left_out, measured_steps, with_errors
-from fairlead_papers.prediction.trainings import entries, entry
+from fairlead_papers.prediction.trainings import LISTS, entries, entry
 
 _SAMPLES = 2  # batch normalization needs two
 _RELATED = {"fully-connected": "mlp", "resnext": "resnet", "transformer": "bert"}  # families that the list calls otherwise
@@ -152,13 +152,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--by", choices=sorted(WAYS), default="step")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="*", help="names of trainings, or patterns of them, with commas between them")
-    parser.add_argument("--unseen", action="store_true", help="the trainings that no fit has used, instead of the others")
+    parser.add_argument("--list", choices=LISTS, default="fitted", help="which trainings")
     given = parser.parse_args(arguments)
     patterns = given.only.split(",")
     allow_torchvision()
     known = {orjson.loads(line)["name"] for line in given.out.read_bytes().splitlines()} if given.out.exists() else set[str]()
-    others = () if given.unseen else shipped_profiles().paired()
-    listed = (*(one.name for one in entries(given.unseen)), *others)
+    others = shipped_profiles().paired() if given.list == "fitted" else ()
+    listed = (*(one.name for one in entries(given.list)), *others)
     names = [name for name in listed if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
     names = list(dict.fromkeys((*names, *(each for each in patterns if "*" not in each))))
     for name in names:

@@ -284,7 +284,7 @@ def transformers_model(kind: str, sizes: Mapping[str, Any], attention: str = "sd
     config = made.config_class(**sizes)
     config.use_cache = False
     config._attn_implementation = attention
-    if kind.startswith(("Mixtral", "Olmoe")):
+    if kind.startswith(("Mixtral", "Olmoe", "Qwen2Moe")):
         config._experts_implementation = "grouped_mm"  # the default loops over the experts that were hit
     return made(config)
 

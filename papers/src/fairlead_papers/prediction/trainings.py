@@ -16,6 +16,7 @@ import torch
 
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction.training_step import Training
+from fairlead_papers.prediction.later_families import LATER
 from fairlead_papers.prediction.training_families import FITTED, SIZED, Build
 from fairlead_papers.prediction.unseen_families import UNSEEN
 
@@ -66,18 +67,20 @@ class TrainingEntry:
         return Training(**parts, **settings)
 
 
-def entries(unseen: bool = False) -> tuple[TrainingEntry, ...]:
-    """The trainings that the speed of a step was fitted to, or the `unseen` ones, which no fit has used. Families alternate, so
-    that an interrupted measurement is a fair sample."""
-    listed = UNSEEN if unseen else FITTED
-    families = [[TrainingEntry(name, family, build) for name in names] for family, (build, names) in listed.items()]
+LISTS: dict[str, dict[str, tuple[Build, tuple[str, ...]]]] = {"fitted": FITTED, "unseen": UNSEEN, "later": LATER}
+"""Trainings that the speed of a step was fitted to; others, with which the trace was mended; and some measured after that."""
+
+
+def entries(listed: str = "fitted") -> tuple[TrainingEntry, ...]:
+    """The trainings of one of `LISTS`. Families alternate, so that an interrupted measurement is a fair sample."""
+    families = [[TrainingEntry(name, family, build) for name in names] for family, (build, names) in LISTS[listed].items()]
     return tuple(one for turn in zip_longest(*families) for one in turn if one is not None)
 
 
 def entry(name: str) -> TrainingEntry:
     """The training with a name: one of the lists, a model of the lists with another input, batch size or mode, or one of
     another size whose model's first word is a family that has sizes in its names, as in "mlp-64@16:4/fp32"."""
-    by_name = {one.name: one for one in (*entries(), *entries(unseen=True))}
+    by_name = {one.name: one for listed in LISTS for one in entries(listed)}
     known = {one.name.partition("@")[0]: one for one in by_name.values()}
     model, family = name.partition("@")[0], name.partition("-")[0]
     if name not in by_name and _well_formed(name) and (model in known or family in SIZED):
