@@ -39,8 +39,9 @@ class Comparison:
     predictions: Sequence[StepPrediction]
 
     @classmethod
-    def of(cls, predictions: Mapping[str, StepPrediction], measured: Path = MEASURED) -> Comparison:
-        rows = [row for row in read_results(measured)[1] if row["name"] in predictions and "problem" not in row]
+    def of(cls, predictions: Mapping[str, StepPrediction], lists: Sequence[str] = tuple(MEASURED)) -> Comparison:
+        measured = [row for listed in lists for row in read_results(MEASURED[listed])[1]]
+        rows = [row for row in measured if row["name"] in predictions and "problem" not in row]
         return cls(rows, [predictions[row["name"]] for row in rows])
 
     def only(self, chosen: Callable[[Mapping[str, Any]], bool]) -> Comparison:
@@ -127,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("predictions", type=Path)
-    parser.add_argument("--measured", type=Path, default=MEASURED, help="what `measure_steps` wrote")
+    parser.add_argument("--list", choices=MEASURED, help="only the trainings of a list")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args(arguments)
-    compared = Comparison.of(dict(read_predictions(given.predictions)), given.measured)
+    compared = Comparison.of(dict(read_predictions(given.predictions)), [given.list] if given.list else [*MEASURED])
     print("\n".join([*table(compared), "", *families(compared)]))
     if given.picture:
         draw(compared, given.picture)

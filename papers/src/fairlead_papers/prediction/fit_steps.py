@@ -20,11 +20,26 @@ import orjson
 from fairlead.core.cluster import Floats
 from fairlead.files import atomic_write
 from fairlead.prediction.predictor import rmsle
-from fairlead.prediction.step_predictor import COVERED, OVERLAP, SpeedModel, Terms, combined, utilization_of, weighed
+from fairlead.prediction.step_predictor import (
+    COVERED,
+    HOST_SCALING,
+    OVERLAP,
+    SpeedModel,
+    Terms,
+    combined,
+    utilization_of,
+    weighed,
+)
 from fairlead.profiling.results import read_results
 
 DATA = Path(__file__).parents[1] / "data"
-MEASURED, TERMS = DATA / "h200_steps.jsonl", DATA / "h200_step_terms.jsonl"
+MEASURED = {
+    "fitted": DATA / "h200_steps.jsonl",
+    "unseen": DATA / "h200_unseen_steps.jsonl",
+    "later": DATA / "h200_later_steps.jsonl",
+}
+"""What was measured of each list of trainings, each on another host."""
+TERMS = DATA / "h200_step_terms.jsonl"
 BUSY = 90.0  # percent: above, kernels that overlap count once
 DEVICE, ISSUE, STEP, USED = 0.5, 0.3, 1.0, 2.0  # importance of the errors of both parts, of the step and of its utilization
 RIDGE = 0.05  # of the weights' logarithms, towards 1
@@ -44,7 +59,8 @@ class MeasuredSteps:
     issue_s: Floats
     utilization: Floats
     multiprocessors: Floats
-    host_launch_us: float
+    slower: Floats  # the host of each, in seconds for a second of the first
+    host_launch_us: float  # of the first
 
     def only(self, chosen: Any) -> MeasuredSteps:
         """Some of the trainings."""
@@ -59,15 +75,19 @@ class MeasuredSteps:
             self.issue_s[at],
             self.utilization[at],
             self.multiprocessors[at],
+            self.slower[at],
             self.host_launch_us,
         )
 
 
 def measured_steps() -> MeasuredSteps:
     """What was measured, with the stored terms."""
-    about, rows = read_results(MEASURED)
     terms = {row["name"]: row for row in read_results(TERMS)[1]}
-    rows = [row for row in rows if row["name"] in terms and "problem" not in row]
+    launches, rows, slower = host_launches_us(), list[dict[str, Any]](), list[float]()
+    for listed, path in MEASURED.items():
+        there = [row for row in read_results(path)[1] if row["name"] in terms and "problem" not in row]
+        rows += there
+        slower += [(launches[listed] / launches["fitted"]) ** HOST_SCALING] * len(there)
 
     def column(value: Callable[[dict[str, Any]], float]) -> Floats:
         return np.array([value(row) for row in rows])
@@ -84,8 +104,14 @@ def measured_steps() -> MeasuredSteps:
         column(_float("issue_s")),
         used,
         column(_float("sm_active")),
-        float(about["host_launch_us"]),
+        np.array(slower),
+        launches["fitted"],
     )
+
+
+def host_launches_us() -> dict[str, float]:
+    """By list: the launch time of the host on which its trainings were measured."""
+    return {listed: float(read_results(path)[0]["host_launch_us"]) for listed, path in MEASURED.items()}
 
 
 def _float(name: str) -> Callable[[dict[str, Any]], float]:
@@ -98,6 +124,7 @@ def fit(data: MeasuredSteps, ridge: float = RIDGE) -> SpeedModel:
     All weights are fitted together, by relative errors: those of the device and of the host to their seconds, to those of the
     step, and to its utilization; those of the multiprocessors to the seconds that they were held. Unknown ones stay near 1."""
     (names, device), (host_names, host) = _table(data.device), _table(data.host)
+    host = host * data.slower[:, None]
     ends = np.cumsum([len(names), len(host_names), len(names)])
     pull, held_s = math.sqrt(ridge) * np.eye(ends[-1]), np.maximum(data.multiprocessors, 0.5) / 100 * data.step_s
 
@@ -167,7 +194,7 @@ def left_out(data: MeasuredSteps) -> LeftOut:
         model = fit(data.only(data.families != family))
         for at in np.flatnonzero(data.families == family).tolist():
             device_s = weighed(data.device[at], model.device)
-            step_s = combined(device_s, weighed(data.host[at], model.host))
+            step_s = combined(device_s, data.slower[at] * weighed(data.host[at], model.host))
             held = 100 * weighed(data.device[at], model.multiprocessors) / step_s
             used = utilization_of(device_s, step_s)
             found[:, at] = step_s, used, min(held, used)
@@ -204,10 +231,10 @@ def trace_all() -> None:
     from fairlead.prediction.cuda_paths import built_untouched
     from fairlead.prediction.fake_step import trace_step
     from fairlead.prediction.step_features import device_rates, device_terms, host_terms
-    from fairlead_papers.prediction.trainings import entries
+    from fairlead_papers.prediction.trainings import LISTS, entries
 
     rows: list[dict[str, Any]] = [{"about": {"device": device_rates("h200").name, "terms": "of a step on fake tensors"}}]
-    for one in entries():
+    for one in (each for listed in LISTS for each in entries(listed)):
         with built_untouched():
             training = one.make()
         trace = trace_step(training)

@@ -159,7 +159,7 @@ LATER: dict[str, tuple[Build, tuple[str, ...]]] = {
     "qwen2moe": (_language, ("qwen2moe-200m@256:8/pure", "qwen2moe-200m@512:4/pure+sgd")),
     "cait": (image_training, ("cait_xxs24_224@224:32/bf16", "cait_xxs24_224@224:16/fp32")),
     "latent": (_latent, ("latent-2048@784:1024/bf16", "latent-512@784:256/fp32+adamw")),
-    "answers": (_answers, ("answers-base@384:16/bf16", "answers-base@384:8/fp32+adamw")),
+    "bert": (_answers, ("answers-base@384:16/bf16", "answers-base@384:8/fp32+adamw")),
     "nfnet": (image_training, ("nf_resnet50@224:32/bf16", "nf_resnet50@224:16/fp32")),
     "tagger": (_tags, ("tagger-512@64:128/bf16", "tagger-256@64:64/fp32+adamw")),
     "siglip": (_siglip, ("siglip-base@64:32/bf16", "siglip-base@64:16/fp32+adamw")),

@@ -36,7 +36,7 @@ from fairlead.prediction.training_step import Training, allow_torchvision
 from fairlead.profiling.configurations import configuration
 from fairlead.profiling.networks import build_model
 from fairlead.profiling.onnx_export import export_module
-from fairlead_papers.prediction.fit_steps import fit, left_out, measured_steps, with_errors
+from fairlead_papers.prediction.fit_steps import fit, host_launches_us, left_out, measured_steps, with_errors
 from fairlead_papers.prediction.trainings import LISTS, entries, entry
 
 _SAMPLES = 2  # batch normalization needs two
@@ -73,7 +73,13 @@ def prediction_by_others(name: str) -> StepPrediction:
     """What a model of speed says of a fake step that was fitted without the training's family."""
     with built_untouched():
         made = training_named(name)
-    return step_prediction_of(trace_step(made), device_rates("h200"), model=_model_without(family_named(name)))
+    launch_us = next((launch for listed, launch in host_launches_us().items() if name in _names(listed)), None)
+    return step_prediction_of(trace_step(made), device_rates("h200"), launch_us, _model_without(family_named(name)))
+
+
+@cache
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(one.name for one in entries(listed))
 
 
 def family_named(name: str) -> str:
