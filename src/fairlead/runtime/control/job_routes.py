@@ -247,7 +247,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             if not names.claim(plane.loop.state, *reserved):
                 other = f"another job named {job.name!r} has not ended"
                 raise HTTPException(409, f"{other}; rename one with 'fairlead update --name'")
-        ask = partial(plane.backend.changes.requeue, number, hold, caller.user)
+        ask = partial(plane.backend.changes.requeue, number, hold, caller.user, ended=phase > Phase.RUNNING)
         answer = {"number": number, "phase": Phase.QUEUED.name.lower(), "held_by": caller.user if hold else None}
         return CheckedChange(ask, answer, "the job has just stopped or ended; try again", code, reserved)
 
