@@ -108,6 +108,14 @@ def test_a_folder_is_written_to_before_the_work(words):
     assert refused(*words, "/proc/new/out").startswith("output '/proc/new/out': expected a writable path; /proc: ")
 
 
+def test_links_in_a_circle_are_an_error_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    for words in (("simulate", "--policy", "las", "--jobs", "3"), ("trace", "generate", "--jobs", "3")):
+        assert "loop is a broken link" in refused(*words, "--out", "loop/below.csv")
+    assert "Too many levels of symbolic links" in refused("simulate", "--policy", "las", "--trace", "loop")
+
+
 @pytest.mark.parametrize("paper", ["gavel", "blox", "shockwave", "horus"])
 @pytest.mark.parametrize("only", ["", ",", " , "])
 def test_studies_of_no_name_are_told(tmp_path: Path, paper: str, only: str):

@@ -243,6 +243,8 @@ def test_attention_with_a_learned_mask_is_fused_if_its_rows_are_contiguous(turne
         ((4816, 3072), [1], 0.0),
         ((32, 64, 56, 56), [0, 2, 3], 0.0),
         ((16, 3072), [0], 0.0),
+        ((), [-1], 0.0),
+        ((10**6, 0, 3), [0], 0.0),
     ],
 )
 def test_sums_of_rows_exchange_partial_sums_in_memory(shape: tuple[int, ...], dims: list[int], mb: float):

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from os.path import realpath  # Path.resolve fails on links in a circle
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -224,20 +225,20 @@ def fitted_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[st
 
 def check_paths(inputs: Sequence[Path | None], outputs: Sequence[Path | None], folders: Sequence[Path | None] = ()) -> None:
     """Raise InputError, before the work, where an output cannot be written or replaces an input or another output."""
-    seen = {path.resolve() for path in inputs if path is not None}
+    seen = {realpath(path) for path in inputs if path is not None}
     for path in outputs:
         if path is None:
             continue
         if not str(path) or str(path) == "." or path.is_dir():
             raise InputError(f"output '{path}'", "a file to write, not a folder")
-        if path.resolve() in seen:
+        if realpath(path) in seen:
             raise InputError(f"output '{path}'", "a path that is not also another input or output")
-        seen.add(path.resolve())
+        seen.add(realpath(path))
         if path.is_file() or not path.exists():  # not a pipe or a device
-            _check_writable(path, path.resolve().parent)
+            _check_writable(path, Path(realpath(path)).parent)
     for folder in folders:
         if folder is not None:
-            _check_writable(folder, folder.resolve())
+            _check_writable(folder, Path(realpath(folder)))
 
 
 def _check_writable(path: Path, folder: Path) -> None:
@@ -264,7 +265,7 @@ def event_log(path: Path | None) -> Iterator[JsonlJournal | None]:
     if path.exists() and not path.is_file():  # a pipe or a device cannot be replaced later
         yield JsonlJournal(path, fresh=True)
         return
-    place = path.resolve()
+    place = Path(realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
     begun = place.with_name(f"{place.name}.part")
     journal = JsonlJournal(begun, fresh=True)

@@ -101,18 +101,19 @@ def change_jobs(
     from fairlead.runtime.http_client import CONFLICT, RefusedRequest
 
     changed: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    refusals: list[str] = []
+    refusals: list[tuple[str, RefusedRequest]] = []
     for job, answer in zip(jobs, plane.change_jobs(change, [job["number"] for job in jobs], **more)):
         if not isinstance(answer, RefusedRequest):
             changed.append((job, answer))
-        elif answer.status != CONFLICT:
-            raise answer
         else:
-            refusals.append(str(answer) if len(jobs) == 1 else f"{job['name']}: {answer}")
+            refusals.append((job["name"], answer))
     if not refusals:
         return changed, None
-    several = f"{len(refusals):,} of {len(jobs):,} jobs refused; " if len(jobs) > 1 else ""
-    return changed, RefusedRequest(CONFLICT, several + refusals[0])
+    name, worst = next((one for one in refusals if one[1].status != CONFLICT), refusals[0])
+    if len(jobs) == 1:
+        return changed, worst
+    why = str(worst).removeprefix(f"{name}: ")
+    return changed, RefusedRequest(worst.status, f"{len(refusals):,} of {len(jobs):,} jobs refused; {name}: {why}")
 
 
 def control_plane() -> ControlPlaneClient:

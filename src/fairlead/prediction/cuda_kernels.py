@@ -75,7 +75,7 @@ def workspaces(name: str, args: Any, outs: list[Any]) -> Iterator[int]:
         kinds = (args[0].dtype, outs[0].dtype)
         if kinds[0] != kinds[1] and kinds not in _SUMMED_AS_FP32:
             yield args[0].numel() * outs[0].element_size()  # such as a mask, whose elements become int64
-        if len(args) > 1 and isinstance(args[1], list | tuple):
+        if len(args) > 1 and isinstance(args[1], list | tuple) and args[0].numel() > 1:  # so it has dimensions
             yield _reduction_workspace(args[0], {one % args[0].dim() for one in args[1] or range(args[0].dim())})
     elif name == "embedding_dense_backward":
         yield 4 * 8 * args[1].numel()  # sorted indices, their order, and the room to sort

@@ -171,6 +171,25 @@ def test_of_many_jobs_one_gets_a_name():
     with_plane(scene)
 
 
+def test_a_job_that_ends_before_it_is_requeued_does_not_run_again(monkeypatch):
+    async def scene(plane, who):
+        ann = who("ann")
+        await submit(ann, "a", "b")
+
+        async def meanwhile(work, *, to_thread=asyncio.to_thread):  # after the checks of the request
+            monkeypatch.undo()
+            await ann.delete("/v1/jobs/a")
+            return await to_thread(work)
+
+        monkeypatch.setattr(asyncio, "to_thread", meanwhile)
+        first, second = await changed(ann, "requeue", ["a", "b"], hold=True)
+        assert first == {"error": {"status": 409, "detail": "the job has just stopped or ended; try again"}}
+        assert second["held_by"] == "ann"
+        assert (await ann.get("/v1/jobs/a")).json()["phase"] == "cancelled"
+
+    with_plane(scene)
+
+
 def test_only_the_first_unknown_jobs_of_a_request_have_similar_names():
     async def scene(plane, who):
         ann = who("ann")

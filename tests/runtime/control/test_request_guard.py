@@ -6,6 +6,7 @@ import asyncio
 import math
 import socket
 import threading
+from functools import partial
 from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from test_api import with_plane
 
 from fairlead.runtime.control import request_guard
 from fairlead.runtime.control.agent_server import AgentServer
+from fairlead.runtime.control.http_api import create_app
 from fairlead.runtime.control.request_guard import RateLimiter, RequestGuard, RequestRate, in_worker
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.messages import BadMessage, Refused, encode_message
@@ -147,6 +149,21 @@ def test_large_bodies_count_as_several_requests():
     assert [limiter.wait_s("ann", 8 << 20) > 0 for _ in range(7)] == [False] * 6 + [True]
     assert limiter.wait_s("ann") == 0, "small ones still pass"
     assert [limiter.wait_s("bob", math.inf) > 0 for _ in range(5)] == [False] * 4 + [True], "of any size, four pass"
+
+
+def test_a_change_of_many_jobs_counts_as_several_requests(monkeypatch):
+    monkeypatch.setattr("test_api.create_app", partial(create_app, rate=RequestRate(per_s=0.001, burst=60)))
+
+    async def scene(plane: Any, who: Any) -> None:
+        async def status(user: str, jobs: int) -> int:
+            body = {"change": "hold", "jobs": list(range(jobs))}
+            return (await who(user).post("/v1/jobs/changes", json=body)).status_code
+
+        assert [await status("ann", 1000) for _ in range(4)] == [200, 200, 200, 429]  # each counts as 16
+        assert [await status("ann", jobs) for jobs in (49, 49, 500)] == [200, 200, 429]
+        assert await status("bob", 1000) == 200
+
+    with_plane(scene)
 
 
 def test_a_user_has_a_burst_and_then_a_rate():

@@ -142,3 +142,18 @@ def test_jobs_that_end_while_others_are_cancelled_are_left_as_they_are():
         changed, refusal = change_jobs(plane, "cancel", jobs)
     assert [answer["number"] for _, answer in changed] == [0, 2]
     assert str(refusal) == "1 of 3 jobs refused; j1: the job has already ended"
+
+
+def test_jobs_that_are_changed_are_printed_although_others_are_held_by_an_operator(monkeypatch):
+    with served("v100:4") as cluster:
+        admin, user = (ControlPlaneClient(cluster.url, token) for token in (cluster.token, cluster.user))
+        user.submit([{"name": name, "run": "true"} for name in ("a", "b")])
+        admin.hold("0")
+        user.hold("b")
+        monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
+        monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.user)
+        done = CliRunner().invoke(app, ["release", "a", "b"], standalone_mode=False)
+        assert done.stdout == "b (number 1) is released\n"
+        assert str(done.exception) == "1 of 2 jobs refused; a: the job is held by root; ask root to release it"
+        weighty = CliRunner().invoke(app, ["update", "a", "b", "--weight", "900"], standalone_mode=False).exception
+        assert str(weighty).startswith("2 of 2 jobs refused; a: jobs of user 'ann'")

@@ -41,17 +41,17 @@ class JobChanges:
         """Release a held job."""
         self.inbox.put(lambda now: [ev.JobReleased(now, number)] if number in self.jobs else [], answer)
 
-    def requeue(self, number: int, hold: bool, by: str, answer: Answer = ignore) -> None:
-        """Requeue a job: a running one saves and stops when the event is in the journal, an ended one may run again, a finished
-        one without its checkpoints. A waiting job gets an event only with `hold`."""
+    def requeue(self, number: int, hold: bool, by: str, answer: Answer = ignore, *, ended: bool = True) -> None:
+        """Requeue a job: a running one saves and stops when the event is in the journal, an `ended` one may run again, a
+        finished one without its checkpoints. A waiting job gets an event only with `hold`."""
         orders: list[Addressed] = []
         outdated: list[Path] = []
 
         def handle(now: float) -> list[ev.Event]:
             state = self.state()
             if number not in self.jobs:
-                if state.columns["phase"][number] <= int(Phase.RUNNING):
-                    return []  # it ends with this commit
+                if not ended or state.columns["phase"][number] <= int(Phase.RUNNING):
+                    return []  # it has ended since the request, or ends with this commit
                 if state.columns["phase"][number] == int(Phase.FINISHED) and self.checkpoints:
                     outdated.append(Path(self.checkpoints) / str(number))
                 self.jobs.revive(number, state, now)

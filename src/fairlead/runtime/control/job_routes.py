@@ -17,7 +17,7 @@ from fairlead.config.user_limits import DEFAULT_LIMITS, UserLimits
 from fairlead.core import events as ev
 from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Job, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
-from fairlead.runtime.control.request_guard import ENCODED_SLASH, ParsedRoute, json_response, turn
+from fairlead.runtime.control.request_guard import ENCODED_SLASH, ParsedRoute, charge, json_response, turn
 from fairlead.runtime.control.submissions import MAX_JOBS, JobNames
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_file import Account, TaskSpec, task_of
@@ -247,7 +247,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
             if not names.claim(plane.loop.state, *reserved):
                 other = f"another job named {job.name!r} has not ended"
                 raise HTTPException(409, f"{other}; rename one with 'fairlead update --name'")
-        ask = partial(plane.backend.changes.requeue, number, hold, caller.user)
+        ask = partial(plane.backend.changes.requeue, number, hold, caller.user, ended=phase > Phase.RUNNING)
         answer = {"number": number, "phase": Phase.QUEUED.name.lower(), "held_by": caller.user if hold else None}
         return CheckedChange(ask, answer, "the job has just stopped or ended; try again", code, reserved)
 
@@ -311,6 +311,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         """Make the same change to many jobs. Each job is changed or refused as by a request of its own.
 
         `results` has, in the order of `jobs`, what that request would answer, or its `error` with `status` and `detail`."""
+        charge(len(body.jobs) // AT_ONCE)
         checks = {"cancel": check_cancel, "hold": check_hold, "release": check_release}
         checks["requeue"] = partial(check_requeue, hold=body.hold)
         check = check_update(body.fields or JobUpdate()) if body.change == "update" else checks[body.change]

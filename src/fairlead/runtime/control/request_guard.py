@@ -47,6 +47,7 @@ READING = ("GET", "HEAD", "OPTIONS")
 _SLASH = re.compile(ENCODED_SLASH, re.IGNORECASE)
 _workers, _look_ups = ThreadPoolExecutor(2, "requests"), ThreadPoolExecutor(1, "tokens")
 _turns: ContextVar[AbstractAsyncContextManager[None]] = ContextVar("turns")  # of the request's user
+_limits: ContextVar[Callable[[float], None]] = ContextVar("limits")
 
 
 async def in_worker(work: Callable[[], T], *, waits: bool = False) -> T:
@@ -62,6 +63,12 @@ _ALWAYS: AbstractAsyncContextManager[None] = nullcontext()
 def turn() -> AbstractAsyncContextManager[None]:
     """Return a context that one request of a user has at a time."""
     return _turns.get(_ALWAYS)
+
+
+def charge(requests: int) -> None:
+    """Count a request as so many more; refuse it if its user has none of them left."""
+    if requests and (limit := _limits.get(None)):
+        limit((requests - 1) * BODY_UNIT)
 
 
 async def json_response(data: Any) -> Response:
@@ -209,14 +216,19 @@ class RequestGuard:
             return
         is_user = found is not None and found.role not in AGENTS  # a user may have the name of a node
         user = found.user if found and is_user else f"{(scope.get('client') or ('',))[0]} without a token"
-        if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user, scope["unread"]))):
-            rate = f"at most {self._limiter.rate.per_s:g} a second"
-            why = f"too many requests of {user}: {rate}; try again in {wait_s} s"
-            raise HTTPException(429, why, {"Retry-After": str(wait_s)})
+
+        def limit(body: float) -> None:
+            if self._limiter is not None and (wait_s := math.ceil(self._limiter.wait_s(user, body))):
+                rate = f"at most {self._limiter.rate.per_s:g} a second"
+                why = f"too many requests of {user}: {rate}; try again in {wait_s} s"
+                raise HTTPException(429, why, {"Retry-After": str(wait_s)})
+
+        limit(scope["unread"])
         if self._open[user] >= MAX_OPEN:
             raise HTTPException(429, f"{user} has {MAX_OPEN} open requests; try again in 1 s", {"Retry-After": "1"})
         self._open[user] += 1
         _turns.set(self._turns.setdefault(user, asyncio.Lock()))
+        _limits.set(limit)
         try:
             size = self._body_size(scope, headers, found)
             await (self._with_body(scope, receive, send, user, size) if size else self._app(scope, receive, send))
