@@ -15,7 +15,7 @@ from fairlead.cli.main import app
 from fairlead.core import events as ev
 from fairlead.engine.apply import replay_events
 from fairlead.runtime.control.job_routes import AT_ONCE, MAX_HINTS
-from fairlead.runtime.control.submissions import MAX_JOBS
+from fairlead.runtime.control.submissions import MAX_JOBS_PER_REQUEST
 from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 
 ROUTE = "/v1/jobs/changes"
@@ -125,7 +125,9 @@ def test_a_job_that_is_named_twice_is_changed_once():
 @pytest.mark.parametrize(
     "body",
     [
-        {"change": "cancel", "jobs": ["a"] * (MAX_JOBS + 1)},
+        {"change": "cancel", "jobs": ["a"] * (MAX_JOBS_PER_REQUEST + 1)},
+        {"change": "cancel", "jobs": ["a"], "hold": True},
+        {"change": "cancel", "jobs": ["a"], "fields": {"priority": 1}},
         {"change": "cancel", "jobs": []},
         {"change": "cancel", "jobs": ["a", "b" * 300]},
         {"change": "cancel", "jobs": ["a", "\ud800"]},
@@ -250,7 +252,7 @@ def test_commands_change_an_array_by_few_requests(monkeypatch):
 
     with served("v100:4") as cluster:
         plane = ControlPlaneClient(cluster.url, cluster.user)
-        plane.submit([{"name": "sweep", "run": "true", "array": MAX_JOBS + 200}])
+        plane.submit([{"name": "sweep", "run": "true", "array": MAX_JOBS_PER_REQUEST + 200}])
         monkeypatch.setenv("FAIRLEAD_URL", cluster.url)
         monkeypatch.setenv("FAIRLEAD_TOKEN", cluster.user)
         monkeypatch.setattr(ControlPlaneClient, "_ask", ask)

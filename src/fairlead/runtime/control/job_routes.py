@@ -11,14 +11,14 @@ from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator, model_validator
 
 from fairlead.config.user_limits import DEFAULT_LIMITS, UserLimits
 from fairlead.core import events as ev
 from fairlead.core.job import MAX_WEIGHT, MIN_WEIGHT, UPDATABLE_ENDED, Job, Phase
 from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.runtime.control.request_guard import ENCODED_SLASH, ParsedRoute, charge, json_response, turn
-from fairlead.runtime.control.submissions import MAX_JOBS, JobNames
+from fairlead.runtime.control.submissions import MAX_JOBS_PER_REQUEST, JobNames
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.protocol.task_file import Account, TaskSpec, task_of
 
@@ -90,7 +90,7 @@ class JobRequeue(BaseModel):
     hold: Annotated[bool, Field(description="also hold the job")] = False
 
 
-class JobsChange(BaseModel):
+class BulkChange(BaseModel):
     """The same change of many jobs."""
 
     model_config = ConfigDict(extra="forbid")
@@ -100,12 +100,20 @@ class JobsChange(BaseModel):
         list[Annotated[StrictStr, Field(max_length=MAX_NAME)] | Annotated[StrictInt, Field(ge=0, lt=10**9)]],
         Field(
             min_length=1,
-            max_length=MAX_JOBS,
-            description=f"at most {MAX_JOBS:,} names or numbers; `USER/NAME` means a job of that user",
+            max_length=MAX_JOBS_PER_REQUEST,
+            description=f"at most {MAX_JOBS_PER_REQUEST:,} names or numbers; `USER/NAME` means a job of that user",
         ),
     ]
     hold: Annotated[bool, Field(description="for `requeue`: also hold the jobs")] = False
     fields: Annotated[JobUpdate | None, Field(description="for `update`: as in `PATCH /v1/jobs/{name}`")] = None
+
+    @model_validator(mode="after")
+    def _only_what_applies(self) -> "BulkChange":
+        if self.hold and self.change != "requeue":
+            raise ValueError("expected hold with 'requeue' only; to hold jobs, use change 'hold'")
+        if self.fields is not None and self.change != "update":
+            raise ValueError("expected fields with 'update' only")
+        return self
 
 
 @dataclass(frozen=True)
@@ -307,7 +315,7 @@ def job_routes(plane: ControlPlane, bearer: Callable[..., Any], requests: Reques
         return await change_one(name, caller, check_update(body))
 
     @router.post("/v1/jobs/changes", response_model=dict[str, Any], responses={411: {}, 413: {}, 422: {}})
-    async def change_many(body: JobsChange, caller: Caller) -> Response:
+    async def change_many(body: BulkChange, caller: Caller) -> Response:
         """Make the same change to many jobs. Each job is changed or refused as by a request of its own.
 
         `results` has, in the order of `jobs`, what that request would answer, or its `error` with `status` and `detail`."""

@@ -24,7 +24,7 @@ from fairlead.runtime.control.tokens import Bearer
 from fairlead.runtime.protocol.task_file import MAX_NAME, TaskSpec, task_of
 from fairlead.runtime.protocol.task_parts import MAX_ARRAY, ArrayMember, array_of, parse_indices
 
-MAX_JOBS = 1000
+MAX_JOBS_PER_REQUEST = 1000
 MAX_COMPARED = 200  # jobs whose names are compared with an unknown name; a comparison is slow, and other requests wait
 MAX_SEARCHED = 10_000  # the most recent jobs, among which these are looked for
 MAX_DEPENDENCIES = 1_000_000  # of all jobs of a submission: every one is stored, and the loop waits while they are resolved
@@ -332,7 +332,9 @@ class Submission(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    jobs: Annotated[list[TaskSpec], Field(min_length=1, max_length=MAX_JOBS, description="Tasks, as in task files.")]
+    jobs: Annotated[
+        list[TaskSpec], Field(min_length=1, max_length=MAX_JOBS_PER_REQUEST, description="Tasks, as in task files.")
+    ]
     dry_run: Annotated[bool, Field(description="Only check the jobs.")] = False
 
 
