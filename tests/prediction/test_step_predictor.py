@@ -20,10 +20,12 @@ def test_weights_of_exact_sums_are_found():
     device_s, host_s, held_s = (
         np.array([weighed(one, of) for one in terms]) for terms, of in zip((device, host, device), true)
     )
+    slower = chosen.lognormal(sigma=0.2, size=40)
+    host_s *= slower
     step_s = combined(device_s, host_s)
     used, held = 100 * device_s / step_s, 100 * held_s / step_s
-    rows = [str(at) for at in range(40)], np.array(["one"] * 40), device, host, step_s, device_s, host_s, used, held, 10.0
-    found = fit_steps.fit(fit_steps.MeasuredSteps(*rows), ridge=1e-9)
+    rows = [str(at) for at in range(40)], np.array(["one"] * 40), device, host, step_s, device_s, host_s, used, held
+    found = fit_steps.fit(fit_steps.MeasuredSteps(*rows, slower, 10.0), ridge=1e-9)
     for weights, of in zip((found.device, found.host, found.multiprocessors), true):
         assert weights == pytest.approx(of, rel=1e-3)
 
