@@ -9,9 +9,10 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fairlead.core.job import LAUNCH_FAILED
-from fairlead.runtime.control.agent_sessions import HubServices, PartSession, Place, TrackedPart
+from fairlead.runtime.control.agent_sessions import PartSession, Place, TrackedPart
 from fairlead.runtime.control.engine_nodes import EngineNodes
 from fairlead.runtime.control.engine_thread import EngineThread
 from fairlead.runtime.drivers.base import (
@@ -26,6 +27,9 @@ from fairlead.runtime.drivers.base import (
 )
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol import orders as od
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.agent_hub import AgentHub
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class EngineHub:
     """The streams and parts of one engine. `control` is the address at which the engine's agents reach this control plane."""
 
     driver: EngineDriver
-    hub: HubServices
+    hub: AgentHub
     token_of: Callable[[LaunchKey], str] = lambda key: ""
     agent_options: tuple[str, ...] = ()  # of every agent, such as the certificate that it trusts
     control: str = ""
