@@ -275,10 +275,12 @@ class SimulatedCommand:
 
     @property
     def machine_resumed_s(self) -> float:
+        """When all processes of its machine were last paused."""
         return self._machine.resumed_s
 
     @property
     def unwatched(self) -> bool:
+        """Whether its shim was killed, and its agent does not run: then nothing can stop it."""
         agent = self._machine.agent
         return self.orphaned and (agent is None or not agent.runs)
 
