@@ -93,7 +93,7 @@ class AgentHub:
 
     def address_of(self, node: int) -> str:
         if (engine := self.engines.of(node)) is not None:
-            return engine.address_of(node)
+            return engine.nodes.address_of(node)
         return self._address.get(node, "127.0.0.1")
 
     def silent_s(self, node: int) -> float:

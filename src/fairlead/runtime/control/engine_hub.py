@@ -61,25 +61,18 @@ class EngineHub:
         self.thread = EngineThread(
             self.driver,
             self.hub.journal,
-            lambda machines, tasks: self._post(lambda: self._observe(machines, tasks)),
-            lambda parts: self._post(lambda: self._accepted(parts)),
-            lambda parts, why: self._post(lambda: self._refuse(parts, why)),
+            lambda machines, tasks: self.hub.post(lambda: self._observe(machines, tasks)),
+            lambda parts: self.hub.post(lambda: self._accepted(parts)),
+            lambda parts, why: self.hub.post(lambda: self._refuse(parts, why)),
             self.host,
         )
         self.nodes = EngineNodes(self.driver.name, self.hub, self.thread.look, self._join, self._uses)
 
     # For any thread.
 
-    def _post(self, call: Callable[[], None]) -> None:
-        self.hub.post(call)
-
-    def owns(self, node: int) -> bool:
-        """Whether a node is a machine of this engine."""
-        return self.nodes.owns(node)
-
     def send(self, node: int, order: od.Order) -> None:
         """Carry out an order for a part of a launch."""
-        self._post(lambda: self._take(node, order))
+        self.hub.post(lambda: self._take(node, order))
 
     def not_begun(self, job: int) -> dict[str, str]:
         """Why the engine has not started parts of a job, by machine; without those that it starts right now."""
@@ -90,9 +83,6 @@ class EngineHub:
     def problem(self) -> str:
         """Why the engine is unavailable; empty: it is not."""
         return self.thread.problem and f"{self.driver.name} is unavailable: {self.thread.problem}"
-
-    def address_of(self, node: int) -> str:
-        return self.nodes.address_of(node)
 
     def silent_s(self, node: int) -> float:
         """Return the longest silence of an agent on a node; infinity if the engine does not offer the machine."""
@@ -161,7 +151,7 @@ class EngineHub:
                 raise ms.BadMessage("the agent of one launch sent a report about another")
 
             def answer() -> None:
-                self._post(lambda: self._acknowledge(session, message.sequence, ends=ends))
+                self.hub.post(lambda: self._acknowledge(session, message.sequence, ends=ends))
 
             self.hub.backend.report(part.node, message.reports, answer)
         elif isinstance(message, ms.Left):
@@ -382,7 +372,7 @@ class EngineHub:
 
         def found() -> Sequence[tuple[int, int]]:
             keys = sorted({*backend.launches.sent_to(node), *self._alive.get(self.hub.cluster.nodes[node].name, ())})
-            self._post(lambda: self._found(node, keys))
+            self.hub.post(lambda: self._found(node, keys))
             return keys
 
         backend.agent_joined(node, found)
