@@ -203,7 +203,7 @@ class SimulatedShimSystem(ShimSystem):
     """What a simulated shim does with its machine."""
 
     def __init__(self, machine: SimulatedMachine, program: SimulatedProgram) -> None:
-        self._machine, self._program, self._host = machine, program, machine.host(program)
+        self._machine, self._host = machine, machine.host(program)
         self._changed = self._host.condition()
         self.received: set[int] = set()
         self.command: SimulatedCommand | None = None
