@@ -25,7 +25,6 @@ from fairlead.runtime.protocol.orders import Launch, Order, is_repeated
 log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.05
-
 MAX_RUNNING = 100_000  # launches that an agent can have
 AGENT_TYPES = 32  # GPU types that a cluster may have by its agents; operators can add more
 NEW_NODES_PER_S, NEW_NODES_BURST = 10.0, 2_000  # nodes that agents add; others connect again later
