@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from cluster_at_work import ClusterAtWork, gone_is_fine, wait_for
-from foundry import has_ended
 from test_engines import on_engine
 from test_killed_planes import provoke
+
+from foundry import has_ended
 
 pytestmark = pytest.mark.long
 
