@@ -15,9 +15,9 @@ from fairlead.core.errors import InputError
 from fairlead.core.job import Job, account_levels, with_parents
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.hierarchical import Hierarchical, HierarchicalPerf
+from fairlead.policies.allocation.max_min import MaxMinFairnessWaterFillingPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.partition import StaticPartition
-from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.testing import Harness, job
 from fairlead.testing.contracts import PolicyContract
 from lifting import Share, Textbook, fairly, gains_of, in_order, random_view, time_of

@@ -16,10 +16,14 @@ from fairlead.policies.allocation.fifo_sjf import FifoPerf, ShortestJobFirstPerf
 from fairlead.policies.allocation.finish_time_fairness import FinishTimeFairness, FinishTimeFairnessPerf
 from fairlead.policies.allocation.hierarchical import Hierarchical, HierarchicalPerf
 from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
-from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
+from fairlead.policies.allocation.max_min import (
+    MaxMinFairness,
+    MaxMinFairnessPerf,
+    MaxMinFairnessWaterFilling,
+    MaxMinFairnessWaterFillingPerf,
+)
 from fairlead.policies.allocation.partition import Isolated
 from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo
-from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from policies.per_job import moment
 
 ENTITIES = {"entity-0": 1.0, "entity-1": 2.0, "entity-2": 3.0}

@@ -17,10 +17,9 @@ from fairlead.policies.allocation.hierarchical import HierarchicalPerf
 from fairlead.policies.allocation.lp.colocation_columns import columns_of
 from fairlead.policies.allocation.lp.job_classes import classes_of
 from fairlead.policies.allocation.makespan import MinTotalDuration, MinTotalDurationPerf
-from fairlead.policies.allocation.max_min import MaxMinFairnessPerf
+from fairlead.policies.allocation.max_min import MaxMinFairnessPerf, MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.sum_objectives import MaxSumThroughputPerf, MinCost, MinCostSlo
-from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
 from fairlead.workloads.catalogue import catalogue
 from fairlead.workloads.generate import Generator

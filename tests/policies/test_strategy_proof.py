@@ -12,9 +12,9 @@ from fairlead.core.cluster import Cluster
 from fairlead.core.job import Job
 from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.lp.job_classes import classes_of
+from fairlead.policies.allocation.max_min import MaxMinFairnessWaterFillingPerf
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
 from fairlead.policies.allocation.strategy_proof import StrategyProofPerf, nash, partial
-from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
 from scenes import state_of, table_of, view_of
 

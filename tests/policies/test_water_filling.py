@@ -11,9 +11,13 @@ from fairlead.core.stages import Allocated
 from fairlead.policies.allocation.lp.hull_model import HullModel
 from fairlead.policies.allocation.lp.job_classes import JobClasses, classes_of, normalized_rates
 from fairlead.policies.allocation.lp.water_filling_model import FlexibleFill, ShareGroups, fill_levels
-from fairlead.policies.allocation.max_min import MaxMinFairness, MaxMinFairnessPerf
+from fairlead.policies.allocation.max_min import (
+    MaxMinFairness,
+    MaxMinFairnessPerf,
+    MaxMinFairnessWaterFilling,
+    MaxMinFairnessWaterFillingPerf,
+)
 from fairlead.policies.allocation.mechanism.round_mechanism import RoundMechanism
-from fairlead.policies.allocation.water_filling import MaxMinFairnessWaterFilling, MaxMinFairnessWaterFillingPerf
 from fairlead.testing.contracts import PolicyContract
 from lifting import Textbook, fairly, gains_of, random_view, time_of
 from scenes import state_of, table_of, view_of

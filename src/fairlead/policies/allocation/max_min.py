@@ -4,7 +4,10 @@
 
 Job m has weight w_m and s_m workers; X_mj is its fraction of time on type j, of which there are N_j. X_equal gives a job the
 same time on every accelerator of the cluster: on type j the fraction N_j / ΣN. The type-agnostic form
-treats all types as equal and gives every job the same mix of them."""
+treats all types as equal and gives every job the same mix of them. Water filling (§4.3) is lexicographic max-min over the
+levels of lp/water_filling_model.py,
+
+    level_m = s_m·throughput(m, X) / throughput(m, X_equal),   for the agnostic form s_m·Σ_j x_mj."""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from fairlead.core.allocation import Allocation
 from fairlead.core.cluster import Floats, Ints
 from fairlead.core.events import Memo
 from fairlead.core.snapshot import Snapshot
+from fairlead.policies.allocation.base import water_fill
 from fairlead.policies.allocation.lp.analytic_centre import centre
 from fairlead.policies.allocation.lp.colocation_columns import SharingOptions, check_optimum, colocated_gain, spread_gain
 from fairlead.policies.allocation.lp.job_classes import (
@@ -30,6 +34,7 @@ from fairlead.policies.allocation.lp.job_classes import (
 )
 from fairlead.policies.allocation.lp.max_min_program import MaxMinProgram, divide_among_members
 from fairlead.policies.allocation.lp.per_job_model import all_differ, max_min_by_blocks
+from fairlead.policies.allocation.lp.water_filling_model import ShareGroups
 
 
 @dataclass(frozen=True)
@@ -98,3 +103,25 @@ class MaxMinFairnessPerf(SharingOptions):
 def analytic_centre_shares(classes: JobClasses, capacity: Ints, gain: Floats) -> Floats:
     """The analytic centre of all optima: x of a member of each class."""
     return centre(classes.count, classes.workers, classes.weight, capacity, gain)
+
+
+@dataclass(frozen=True)
+class MaxMinFairnessWaterFilling:
+    """Max-min fairness of time by water filling: jobs share what other jobs cannot use, without regard to GPU types."""
+
+    paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return water_fill(view, ShareGroups.one(len(view.jobs)), aware=False), memo
+
+
+@dataclass(frozen=True)
+class MaxMinFairnessWaterFillingPerf(SharingOptions):
+    """Max-min fairness of progress by water filling: jobs share what other jobs cannot use; heterogeneity-aware.
+
+    Pareto efficient: no job's throughput can be raised without lowering another's."""
+
+    paper: ClassVar[str] = "Gavel §4.3 (Narayanan et al., OSDI'20)"
+
+    def allocate(self, view: Snapshot, memo: Memo) -> tuple[Allocation, Memo]:
+        return water_fill(view, ShareGroups.one(len(view.jobs)), aware=True, sharing=self), memo

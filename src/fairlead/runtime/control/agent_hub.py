@@ -25,7 +25,6 @@ from fairlead.runtime.protocol.orders import Launch, Order, is_repeated
 log = logging.getLogger(__name__)
 
 MIN_CHECK_S = 0.05
-
 MAX_RUNNING = 100_000  # launches that an agent can have
 AGENT_TYPES = 32  # GPU types that a cluster may have by its agents; operators can add more
 NEW_NODES_PER_S, NEW_NODES_BURST = 10.0, 2_000  # nodes that agents add; others connect again later
@@ -76,8 +75,8 @@ class AgentHub:
         return self.current_cluster()
 
     def send(self, node: int, order: Order) -> None:
-        """Send an order to the session that the backend has accepted. With any other it is lost: a new agent must not get an
-        order for an agent that the backend is about to give up."""
+        """Send an order to the session that the backend has accepted. With any other, or with none, it is lost, and repeated
+        later: a new agent must not get an order for an agent that the backend is about to give up."""
         if (engine := self.engines.of(node)) is not None:
             engine.send(node, order)
             return
@@ -92,8 +91,9 @@ class AgentHub:
         self.post(put)
 
     def address_of(self, node: int) -> str:
+        """Return the address at which other nodes reach a node."""
         if (engine := self.engines.of(node)) is not None:
-            return engine.address_of(node)
+            return engine.nodes.address_of(node)
         return self._address.get(node, "127.0.0.1")
 
     def silent_s(self, node: int) -> float:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,10 @@ from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.network import gang_ports
-from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Metric, OrderTransport, Progress, Report, Task
+from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Metric, Progress, Report, Task
+
+if TYPE_CHECKING:
+    from fairlead.runtime.control.agent_hub import AgentHub
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ class ClusterBackend:
     """The backend of one control plane. `task_of` is what a job runs; `checkpoints` is a folder that all nodes see."""
 
     first_cluster: Cluster  # at the start; `cluster` is the present one
-    transport: OrderTransport
+    transport: AgentHub
     clock: WallClock
     task_of: Callable[[Job], Task]
     next_number: int = 0
