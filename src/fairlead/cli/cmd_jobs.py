@@ -147,9 +147,9 @@ def why_command(
             text += f"; the next decision comes {comes}" if (comes := next_decision(job)) else ""
         for node, silent_s in (job.get("unreachable") or {}).items():
             text += f"; the agent of its node {node} is unreachable for {format_seconds(silent_s)}"
-        for node, told in (job.get("not_begun") or {}).items():
-            text += f"; it has not started on {node}: {legible(told)}"
-        text += "".join(f"; {legible(told)}" for told in job.get("engine_problems") or ())
+        for node, why in (job.get("not_begun") or {}).items():
+            text += f"; it has not started on {node}: {legible(why)}"
+        text += "".join(f"; {legible(why)}" for why in job.get("engine_problems") or ())
         text += f"; it is {slow}, and will be separated" if (slow := slowdown_text(job)) else ""
         text += f"; lost work: {lost_work(job)}" if job.get("lost_work") else ""
         out.print(text, soft_wrap=True)
@@ -179,8 +179,8 @@ def _tell_fixes(job: Mapping[str, Any], found: Mapping[str, Any] | None) -> None
     if found["starts"]:
         out.print(f"{name} should start at the next decision", soft_wrap=True)
         return
-    told = f"{name} would start at the next decision" if found["changes"] else f"no small change starts {name}"
-    out.print(told, soft_wrap=True)
+    text = f"{name} would start at the next decision" if found["changes"] else f"no small change starts {name}"
+    out.print(text, soft_wrap=True)
     for one in found["changes"]:
         out.print(f"  if you {legible(one['text'])}{_delayed(one['delays'])}", soft_wrap=True)
     if found["unsearched"]:

@@ -36,7 +36,7 @@ EVENT_DRIVEN = "event-driven"
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.01, 1e9
 
 _PARTS = ("admission", "estimator", "policy", "mechanism", "placement", "termination")
-_FOR_PEOPLE = ("about", "paper")
+_DOCUMENTATION = ("about", "paper")
 KEYS: Mapping[str, str] = {
     "policy": "Which jobs run. Required, unless there is a `preset`.",
     "admission": "Which jobs may enter the queue. A list is a chain: a job must pass every part.",
@@ -135,7 +135,7 @@ class SchedulerConfig:
     def from_value(cls, value: Value) -> SchedulerConfig:
         fields = fields_of(value)
         require("policy" in fields, value.source, "the name of a policy, as in 'policy: fifo', or of a preset", "policy")
-        for name in _FOR_PEOPLE:
+        for name in _DOCUMENTATION:
             if name in fields:
                 fields[name].text("one line of text")
         changes: dict[str, Any] = {name: _part(fields[name], name) for name in _PARTS if name in fields}
@@ -338,7 +338,7 @@ def _varied(preset: str, value: Value) -> str:
     own = {
         name: field
         for name, field in value.mapping(renamed=FORMER_KINDS).items()
-        if name not in ("preset", "limits", "ledger", *_FOR_PEOPLE)
+        if name not in ("preset", "limits", "ledger", *_DOCUMENTATION)
     }
     given = ", ".join(f"{name}={_shown(field.data)}" for name, field in own.items())
     return f"{preset}({given})" if given else preset

@@ -35,9 +35,9 @@ DECISIONS = 20  # in a reset
 MAX_ENDED, ENDED_S = 2000, 86_400.0  # ended jobs that a reset has, at most: the last ones, of a day
 AT_ONCE = 1000  # jobs whose facts are copied while the loop waits
 READ_WITHIN_S = 2.0  # a refresh waits for the state
-MEASURE_S = 10.0  # between two looks at what a node measures, and whether it is silent
-PROGRESS_S, PROGRESS = 5.0, 0.01  # between two looks at progress, and the change of a row that is worth another
-REASONS_S = 5.0  # between two looks at why jobs wait, if there was a decision
+MEASURE_S = 10.0  # between two samples of what a node measures, and whether it is silent
+PROGRESS_S, PROGRESS = 5.0, 0.01  # between two samples of progress, and the change of a row that is worth another
+REASONS_S = 5.0  # between two samples of why jobs wait, if there was a decision
 PRUNE_S = 60.0
 UTILIZATION, MEMORY = 0.05, 0.05  # changes of what a node measures that are worth another row
 

@@ -130,7 +130,7 @@ def used_rates(jobs: Iterable[Job], table: ThroughputTable) -> dict[str, tuple[f
     return rates
 
 
-def rates_by_nature(trace: Trace, table: ThroughputTable, cluster: Cluster) -> dict[str, tuple[float, ...]]:
+def rates_with_dynamics(trace: Trace, table: ThroughputTable, cluster: Cluster) -> dict[str, tuple[float, ...]]:
     """Of jobs that have a nature, by "kind|workers|name": the steps they declared over the time they take alone, on as few
     nodes as possible."""
     rates: dict[str, tuple[float, ...]] = {}

@@ -20,7 +20,7 @@ from fairlead.engine.explain import why_not_running
 from fairlead.engine.journal import Journal, MemoryJournal, NoJournal
 from fairlead.engine.loop import Loop
 from fairlead.engine.state import State
-from fairlead.experiments.inputs import rates_by_nature, table_for, used_rates
+from fairlead.experiments.inputs import rates_with_dynamics, table_for, used_rates
 from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.serving import sessions_in
 from fairlead.simulator.backend import Other, SimulatedBackend
@@ -163,7 +163,7 @@ def begin(given: Simulation, journal: Journal | None = None, registry: Registry 
         stopwatch=time.perf_counter,
         decision_delay=given.costs.decision_delays(),
     )
-    rates = {**used_rates(given.trace.jobs, table), **rates_by_nature(given.trace, table, given.cluster)}
+    rates = {**used_rates(given.trace.jobs, table), **rates_with_dynamics(given.trace, table, given.cluster)}
     scheduler = {**config.to_data(), "name": config.label}
     loop.record(JournalOpened(0.0, given.cluster, scheduler, given.trace.name, rates))
     return Begun(loop, table, rates, gantt)

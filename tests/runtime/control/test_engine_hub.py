@@ -123,7 +123,7 @@ class Scene:
         driver: Any = SimpleNamespace(name=name, capabilities=Capabilities())
         engine = EngineHub(driver, self.hub, lambda key: tokens.launch_token(key.text) if tokens else "")
         engine.thread = self.calls  # type: ignore[assignment]
-        engine.nodes.look = self.calls.look
+        engine.nodes.observe_soon = self.calls.look
         return engine
 
     def home_agent(self) -> list[Any]:

@@ -141,7 +141,7 @@ def test_what_may_have_had_an_effect_is_stopped_even_if_it_is_withdrawn():
         scene.thread.start([part(1)], NEEDS)
         scene.driver.until(lambda: scene.thread.problem == "time-out" or bool(scene.driver.changed.wait(0.05)))
         while scene.thread._queued.get(part(1).key) is not True:
-            scene.thread.look()
+            scene.thread.observe_soon()
         scene.thread.stop(part(1).key, 0.0)
         scene.driver.problem = None
         scene.driver.until(lambda: bool(scene.driver.calls))
@@ -155,7 +155,7 @@ def test_a_refusal_and_a_failing_plug_in_reach_the_job_and_the_thread_goes_on():
             scene.thread.start([part(1)], NEEDS)
             seen = len(scene.refused)
             while len(scene.refused) == seen:
-                scene.thread.look()
+                scene.thread.observe_soon()
         scene.driver.problem = None
         scene.thread.start([part(2)], NEEDS)
         scene.driver.until(lambda: ("start", [2]) in scene.driver.calls)

@@ -14,7 +14,7 @@ from fairlead.core.cluster import Floats
 from fairlead.core.errors import FairleadError
 from fairlead.core.job import Phase
 from fairlead.engine.apply import replay_events
-from fairlead.experiments.inputs import rates_by_nature, used_rates
+from fairlead.experiments.inputs import rates_with_dynamics, used_rates
 from fairlead.experiments.metrics import DEFAULTS, completion_times
 from fairlead.experiments.run_record import RunRecord, record_of
 from fairlead.experiments.simulate import Simulation, run_simulation
@@ -47,7 +47,7 @@ class Beside:
 def beside(trace: Trace, scheduler: Mapping[str, Any], told: Measured, events: Sequence[ev.Event]) -> Beside:
     """`events` are those of the real run; the simulation learns nothing of them but on which cluster they were."""
     state, config = replay_events(events), scheduler_of(scheduler)
-    rates = {**used_rates(trace.jobs, told.table), **rates_by_nature(trace, told.table, state.cluster)}
+    rates = {**used_rates(trace.jobs, told.table), **rates_with_dynamics(trace, told.table, state.cluster)}
     real = record_of(state, config.label, trace.name, rates, {})
     left = [name for name, phase in zip(real.jobs.names, real.jobs.phase.tolist()) if phase != Phase.FINISHED]
     if left or real.jobs.names != tuple(job.name for job in trace.jobs):

@@ -103,7 +103,7 @@ def run_agent(
         supervisor.close()
         for number in ending:  # Python's own end would make a late one fatal, and the pilot's job failed in Slurm
             signal.signal(number, signal.SIG_IGN)
-    return departure.is_told
+    return departure.is_acknowledged
 
 
 @dataclass(eq=False)

@@ -253,7 +253,7 @@ class Agent:
                     data, offset = base64.b64encode(found.data).decode(), min(found.offset, od.MAX_COUNT)
                     stream.send(ms.LogTail(job, generation, rank, offset, data))
         stream.send(ms.Left())
-        self._departure.is_told = not self._unacknowledged
+        self._departure.is_acknowledged = not self._unacknowledged
         until = self.clock() + _LEFT_WITHIN_S
         with contextlib.suppress(ConnectionLost):
             while self.clock() < until:

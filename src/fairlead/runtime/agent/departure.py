@@ -27,7 +27,7 @@ class Departure:
     grace_s: float | None = None
     reconnect_s: float = RECONNECT_WITHIN_S
     on_end: Callable[[str, Ended], None] = lambda name, ended: None
-    is_told: bool = False  # whether the control plane knows of it, and of all ends
+    is_acknowledged: bool = False  # whether the control plane knows of it, and of all ends
     _began: float | None = None  # monotonic
     _ended: float | None = None  # when nothing ran any more
     _asked: bool = False  # jobs to stop

@@ -66,7 +66,7 @@ class EngineHub:
             lambda parts, why: self.hub.post(lambda: self._refuse(parts, why)),
             self.host,
         )
-        self.nodes = EngineNodes(self.driver.name, self.hub, self.thread.look, self._join, self._uses)
+        self.nodes = EngineNodes(self.driver.name, self.hub, self.thread.observe_soon, self._join, self._uses)
 
     # For any thread.
 
@@ -178,7 +178,7 @@ class EngineHub:
             part.session = None
             if part.ended:
                 self._finish(part)
-            self.thread.look()
+            self.thread.observe_soon()
 
     def session_of(self, node: int, job: int, generation: int) -> PartSession | None:
         """The stream of a part, if its agent is connected."""

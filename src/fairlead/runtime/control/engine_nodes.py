@@ -28,7 +28,7 @@ class EngineNodes:
 
     engine: str
     hub: AgentHub
-    look: Callable[[], None]
+    observe_soon: Callable[[], None]
     join: Callable[[int], None]
     uses: Callable[[int], bool]
 
@@ -114,7 +114,7 @@ class EngineNodes:
                 self._warn(f"machine {machine.name} cannot be added: {why}")  # and is not asked for again
             else:
                 self._adding.discard(machine.name)
-                self.look()
+                self.observe_soon()
 
         self.hub.backend.add_node(spec, type_, added)
 

@@ -45,8 +45,8 @@ class EngineThread:
         self._changed = self.host.condition()
         self._calls: deque[Callable[[], None]] = deque()
         self._queued: dict[LaunchKey, bool] = {}  # starts that wait: whether one was tried, and may have had an effect
-        self._look, self._closed = True, False
-        self._next_look_s, self._earliest_look_s, self._next_start_s = -math.inf, -math.inf, -math.inf
+        self._asked, self._closed = True, False
+        self._next_s, self._earliest_s, self._next_start_s = -math.inf, -math.inf, -math.inf
         self.problem = ""  # why the engine is unavailable; empty: it is not
 
     def run(self) -> None:
@@ -56,7 +56,7 @@ class EngineThread:
             while self._wait():
                 try:
                     if not watched:
-                        self.driver.watch(self.look)
+                        self.driver.watch(self.observe_soon)
                         watched = True
                     self._work()
                 except Exception as problem:
@@ -102,10 +102,10 @@ class EngineThread:
 
         self._put(read)
 
-    def look(self) -> None:
+    def observe_soon(self) -> None:
         """Observe the engine soon."""
         with self._changed:
-            self._look = True
+            self._asked = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class EngineThread:
         """Wait for work; False: the thread is to end."""
         with self._changed:
             while not self._closed and not self._calls:
-                due_s = self._earliest_look_s if self._look else self._next_look_s
+                due_s = self._earliest_s if self._asked else self._next_s
                 if (left_s := due_s - self.host.monotonic()) <= 0:
                     break
                 self._changed.wait(min(left_s, 3600.0))
@@ -145,14 +145,14 @@ class EngineThread:
             except Exception as problem:  # of a plug-in: the next call may work
                 log.error("%s: %s", self.driver.name, problem, exc_info=not isinstance(problem, FairleadError))
             self._calls.popleft()
-            if self.host.monotonic() >= self._next_look_s:
+            if self.host.monotonic() >= self._next_s:
                 break  # a long queue does not keep it from looking
         now = self.host.monotonic()
-        if now >= (self._earliest_look_s if self._look else self._next_look_s):
-            self._look = False
-            self._next_look_s = self._earliest_look_s = now + MIN_POLL_S  # a failed look is repeated soon
+        if now >= (self._earliest_s if self._asked else self._next_s):
+            self._asked = False
+            self._next_s = self._earliest_s = now + MIN_POLL_S  # a failed observation is repeated soon
             machines, tasks = self.driver.observe(self.journal)
-            self._next_look_s = self.host.monotonic() + self.driver.capabilities.poll_s
+            self._next_s = self.host.monotonic() + self.driver.capabilities.poll_s
             self.observed(machines, tasks)
 
     def _start(self, parts: tuple[LaunchPart, ...], needs: LaunchNeeds) -> None:

@@ -1,4 +1,4 @@
-"""One launch of a real cluster, how it ended, and a table of launches that finds those of a job or a node without a look at all
+"""One launch of a real cluster, how it ended, and a table of launches that finds those of a job or a node without a scan of all
 of them."""
 
 from __future__ import annotations

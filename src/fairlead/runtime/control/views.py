@@ -99,9 +99,9 @@ def job_record(
         record["flags"] = list(flags)
     reason = why(loop, number, now, visible_to)
     if failure is not None:
-        told = reason["facts"]["how"] if reason is not None and failure.why == TIME_LIMIT else failure.why
+        failure_text = reason["facts"]["how"] if reason is not None and failure.why == TIME_LIMIT else failure.why
         where = {"node": node_of(state, failure), "rank": failure.rank, "launch": failure.start}
-        record["last_failure"] = {"why": told, **dict(failure.facts), **where}
+        record["last_failure"] = {"why": failure_text, **dict(failure.facts), **where}
     if reason is not None:
         record["reason"] = reason
     if lost := loop.state.lost_work.get(number):  # see `drop_saved_work`

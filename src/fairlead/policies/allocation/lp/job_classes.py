@@ -26,7 +26,7 @@ _TURN = np.array((31, 33), dtype=np.uint64)
 
 @dataclass(frozen=True)
 class JobClasses:
-    """Columns by class. Job i of the view is of class `of[i]`; -1 where it can run nowhere at the moment."""
+    """Columns by class. Job i of the view is of class `class_of[i]`; -1 where it can run nowhere at the moment."""
 
     class_of: Ints
     count: Ints
