@@ -11,16 +11,15 @@ from dataclasses import astuple, dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby
 from math import isqrt
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Floats, Ints
-from fairlead.core.job import account_levels
-
-if TYPE_CHECKING:
-    from fairlead.engine.state import State
+from fairlead.core.device_map import DeviceMap
+from fairlead.core.job import Job, account_levels
+from fairlead.core.snapshot import NameTable
 
 SECOND = 1_000_000_000
 WEIGHT_UNIT = 1_000_000  # weights are whole multiples of a millionth
@@ -49,6 +48,22 @@ _LN2 = sum((_ONE >> k) // k for k in range(1, _BITS + 1))
 _ROOTS = [_ONE >> 1]  # 2^(-1), 2^(-1/2), 2^(-1/4), ...
 for _ in range(_STEPS):
     _ROOTS.append(isqrt(_ROOTS[-1] << _BITS))
+
+
+class ObservedState(Protocol):
+    """What the ledger reads of a state."""
+
+    time: float
+    scheduler: Mapping[str, object]
+    capacity: Ints
+    live: Ints
+    running: Ints
+    device_map: DeviceMap
+    job_of: dict[int, Job]
+    _names: NameTable
+
+    @property
+    def columns(self) -> Mapping[str, Any]: ...
 
 
 def nanoseconds(second: float) -> int:
@@ -149,7 +164,7 @@ class FairnessLedger:
     outages: list[tuple[int, int]] = field(default_factory=list)  # of the control plane, since the start of a running job
     shared: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # past times on GPUs that are shared, merged
 
-    def observe(self, state: State, event: ev.Event) -> None:
+    def observe(self, state: ObservedState, event: ev.Event) -> None:
         """See an event that was applied to the state."""
         if isinstance(event, _NO_CHANGE):
             return
@@ -164,7 +179,7 @@ class FairnessLedger:
             self._settle(now)
             self.demand, self.capacity = demand, capacity
 
-    def stop(self, state: State, jobs: Ints, time: Floats) -> None:
+    def stop(self, state: ObservedState, jobs: Ints, time: Floats) -> None:
         """Count the GPU time of running jobs that stop, each at its own second or all at one; before the state stops them."""
         columns = (state.columns[name][jobs].tolist() for name in ("run_started_s", "held"))
         times: dict[int, tuple[int, int]] = {}
@@ -185,7 +200,7 @@ class FairnessLedger:
         if state.device_map.shared or self.shared:
             self._stop_sharing(state, jobs, times)
 
-    def up_to(self, state: State, now_s: float) -> FairnessLedger:
+    def up_to(self, state: ObservedState, now_s: float) -> FairnessLedger:
         """Return a copy in which all running jobs have received their GPU time up to a second."""
         copy, now = FairnessLedger.load(self.save()), nanoseconds(now_s)
         copy.stop(state, state.running, np.array(now_s))
@@ -221,7 +236,7 @@ class FairnessLedger:
         return ledger
 
     @classmethod
-    def beginning_with(cls, state: State) -> FairnessLedger:
+    def beginning_with(cls, state: ObservedState) -> FairnessLedger:
         """Return a ledger for a state whose earlier events are not known."""
         now = nanoseconds(state.time)
         return cls(now, now, rules_of(state.scheduler), capacity=int(state.capacity.sum()), demand=_demand(state))
@@ -271,7 +286,7 @@ class FairnessLedger:
             found |= {holders[at]: share for at, share in zip(members, parts)}
         return found
 
-    def _restarted(self, state: State, stopped: int, now: int) -> None:
+    def _restarted(self, state: ObservedState, stopped: int, now: int) -> None:
         """From `stopped` to `now` there was no control plane: no user deserves GPUs that no scheduler could give out."""
         self._settle(min(stopped, now))
         if stopped < now:
@@ -279,7 +294,7 @@ class FairnessLedger:
             self.outages = [(down, up) for down, up in self.outages if up > started] + [(stopped, now)]
         self.at = max(self.at, now)
 
-    def _stop_sharing(self, state: State, jobs: Ints, times: Mapping[int, tuple[int, int]]) -> None:
+    def _stop_sharing(self, state: ObservedState, jobs: Ints, times: Mapping[int, tuple[int, int]]) -> None:
         """Count the time that several of these jobs, and of those before them, spent on a GPU together."""
         left = state.device_map.occupancy.tolist()
         owners, places = (column.tolist() for column in state.device_map.places(jobs))
@@ -317,7 +332,7 @@ def rules_of(scheduler: Mapping[str, Any]) -> LedgerRules:
     return LedgerRules(**rules) if isinstance(rules, Mapping) else LedgerRules()
 
 
-def _demand(state: State) -> dict[Holder, int]:
+def _demand(state: ObservedState) -> dict[Holder, int]:
     """The GPUs that the admitted jobs of each user request, or hold if that is more."""
     names, (account, user, workers, held) = state._names, (state.columns[name][state.live] for name in _DEMAND)
     place, size = account * len(names.users) + user, len(names.accounts) * len(names.users)

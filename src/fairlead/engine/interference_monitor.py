@@ -3,9 +3,9 @@ separate them. A job that two decisions in a row find too slow may no longer sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,10 +17,16 @@ from fairlead.core.plan import Placed
 from fairlead.core.reasons import Reason, Reasons
 from fairlead.core.snapshot import JobPairs, Snapshot
 
-if TYPE_CHECKING:
-    from fairlead.engine.state import State
-
 MAX_SEPARATIONS = 1000
+
+
+class MonitoredState(Protocol):
+    """What the monitor reads of a state."""
+
+    device_map: DeviceMap
+
+    @property
+    def columns(self) -> Mapping[str, Any]: ...
 
 
 def pairs_of(device_map: DeviceMap, numbers: Sequence[int]) -> JobPairs:
@@ -79,7 +85,7 @@ class InterferenceRecord:
     def __bool__(self) -> bool:
         return bool(self.slow or self.separated or self.count)
 
-    def note(self, state: State, event: ev.SlowdownExceeded) -> None:
+    def note(self, state: MonitoredState, event: ev.SlowdownExceeded) -> None:
         """Note the jobs that a decision found too slow."""
         sharing = [n for n in event.jobs.tolist() if _shares(state, n)]  # others stopped during the decision
         again = [number for number in sharing if number in self.slow]
@@ -88,7 +94,7 @@ class InterferenceRecord:
         factors, since = dict(zip(event.jobs.tolist(), event.slowdowns.tolist())), state.columns["since_s"]
         self.slow = {n: (self.slow[n][0] if n in self.slow else float(since[n]), factors[n]) for n in sharing}
 
-    def settle(self, state: State, event: ev.Event) -> bool:
+    def settle(self, state: MonitoredState, event: ev.Event) -> bool:
         """Whether a job no longer shares a GPU, so that it is not too slow any more. A decision has separated it if it did not
         end."""
         settled = [number for number in self.slow if not _shares(state, number)]
@@ -120,7 +126,7 @@ def slowdown_event(view: Snapshot, found: dict[int, float]) -> tuple[Ints, Float
     return np.array([*found], dtype=np.int64), np.array([*found.values()])
 
 
-def _shares(state: State, number: int) -> bool:
+def _shares(state: MonitoredState, number: int) -> bool:
     if not state.columns["held"][number]:
         return False
     return bool((state.device_map.occupancy[state.device_map.of(number)] > 1).any())

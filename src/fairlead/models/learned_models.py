@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from fairlead.core.errors import InputError
 
 MOST_NODES = 2_000_000
 LARGEST = 1e30  # of stored numbers: sums and products of a few stay finite
+
+
+class Learned(Protocol):
+    """A fitted model that predicts one number for each row."""
+
+    def predict(self, rows: Floats) -> Floats: ...
+    def importance(self) -> Floats: ...
+    def to_data(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -83,10 +91,6 @@ class Forest:
     def to_data(self) -> dict[str, Any]:
         trees = [[list(each) for each in (t.feature, t.threshold, t.left, t.right, t.value)] for t in self.trees]
         return {"kind": "forest", "base": self.base, "gains": list(self.gains), "trees": trees}
-
-
-Learned: TypeAlias = Line | Forest
-"""A fitted model that predicts one number for each row."""
 
 
 def model_from_data(data: Mapping[str, Any], inputs: int, source: object) -> Learned:

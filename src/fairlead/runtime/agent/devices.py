@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fairlead.core.errors import InputError, install
 from fairlead.core.type_names import accelerator_type_of
@@ -27,7 +27,6 @@ from fairlead.runtime.protocol.messages import Heartbeat, HostUsage, LaunchUsage
 
 if TYPE_CHECKING:
     from fairlead.runtime.agent.launch import AgentLaunch
-    from fairlead.runtime.agent.supervisor import Supervisor
 
 _TYPE_AND_COUNT = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9][0-9]{0,3})")
 _MPS_TIMEOUT_S = 10.0
@@ -167,6 +166,18 @@ def host_resources(accelerators: NodeAccelerators, meminfo: Path = Path("/proc/m
     return HostResources(float(os.cpu_count() or 0), int(found[1]) / 2**20 if found else 0.0, memory_gb)
 
 
+class MeasuredAgent(Protocol):
+    """What a heartbeat needs of an agent's supervisor."""
+
+    @property
+    def accelerators(self) -> NodeAccelerators: ...
+
+    @property
+    def limits(self) -> str: ...
+
+    def running(self) -> list[AgentLaunch]: ...
+
+
 class HostMeter:
     """Samples what is used of an agent's machine besides its accelerators: CPU, memory and the disk with the folder `root`, and
     CPU and memory of launches with control groups. A sample is a few reads of small files. CPU times are compared with those of
@@ -178,7 +189,7 @@ class HostMeter:
         self._times: tuple[int, int] | None = None  # of all CPUs: busy, and all
         self._used: dict[tuple[int, int], tuple[float, float]] = {}  # by launch: when, and CPU seconds
 
-    def heartbeat(self, supervisor: Supervisor, now: float, *, with_host: bool) -> Heartbeat:
+    def heartbeat(self, supervisor: MeasuredAgent, now: float, *, with_host: bool) -> Heartbeat:
         """Return a heartbeat with what the accelerators use, and sometimes with a sample of the host."""
         samples = supervisor.accelerators.samples()
         used, memory_gb = tuple(used for used, _ in samples), tuple(gb for _, gb in samples)

@@ -75,8 +75,8 @@ class AgentHub:
         return self.current_cluster()
 
     def send(self, node: int, order: Order) -> None:
-        """Send an order to the session that the backend has accepted. With any other, or with none, it is lost, and repeated
-        later: a new agent must not get an order for an agent that the backend is about to give up."""
+        """Send an order to the session that the backend has accepted. With any other it is lost: a new agent must not get an
+        order for an agent that the backend is about to give up."""
         if (engine := self.engines.of(node)) is not None:
             engine.send(node, order)
             return
@@ -91,9 +91,8 @@ class AgentHub:
         self.post(put)
 
     def address_of(self, node: int) -> str:
-        """Return the address at which other nodes reach a node."""
         if (engine := self.engines.of(node)) is not None:
-            return engine.nodes.address_of(node)
+            return engine.address_of(node)
         return self._address.get(node, "127.0.0.1")
 
     def silent_s(self, node: int) -> float:

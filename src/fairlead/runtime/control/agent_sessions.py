@@ -1,19 +1,21 @@
-"""The streams of agents: of all launches on a node, or of one part of a launch, which an engine runs."""
+"""The streams of agents: of all launches on a node, or of one part of a launch, which an engine runs. Also what a hub offers
+to the parts that it is made of."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
+from fairlead.core.cluster import Cluster, Node
+from fairlead.runtime.control.cluster_backend import ClusterBackend
+from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.control.tokens import Bearer, Role
 from fairlead.runtime.drivers.base import LaunchKey
+from fairlead.runtime.host import Host
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol import orders as od
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.engine_hub import EngineHub
 
 ANY_AGENT = Bearer(Role.AGENT, "")  # of a hub that asks for no token
 Place: TypeAlias = tuple[int, int, int]  # a node, a job and a generation
@@ -61,11 +63,19 @@ class TrackedPart:
         return self.launch is not None and 0 in self.launch.ranks
 
 
+class PartOwner(Protocol):
+    """An engine's side of the streams of its parts."""
+
+    def receive(self, session: PartSession, message: ms.Message) -> bool: ...
+
+    def leave(self, session: PartSession) -> None: ...
+
+
 @dataclass(eq=False)
 class PartSession:
     """The stream of the agent of one part."""
 
-    engine: EngineHub
+    engine: PartOwner
     part: TrackedPart
     out: Callable[[ms.FromControl | None], None]
 
@@ -77,3 +87,50 @@ class PartSession:
     def open(self) -> bool:
         """Whether it is the present stream of its part."""
         return self.part.session is self
+
+
+class NodeOwners(Protocol):
+    """Which engine has a node."""
+
+    def name_for(self, node: int, spec: Node) -> str: ...
+
+    def named(self, engine: str) -> int: ...
+
+
+class Transfers(Protocol):
+    """Logs and code on the agents' streams."""
+
+    def receive(self, session: AgentSession | PartSession, message: ms.Message) -> None: ...
+
+
+class HubServices(Protocol):
+    """What engines and transfers need of the hub of all agents."""
+
+    lease_s: float
+    grace_s: float
+    host: Host
+    code: CodeStore | None
+    journal: str
+    backend: ClusterBackend
+    drained_by: Callable[[int], str]
+
+    @property
+    def post(self) -> Callable[[Callable[[], None]], object]: ...
+
+    @property
+    def may_renew(self) -> Callable[[], bool]: ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def engines(self) -> NodeOwners: ...
+
+    @property
+    def transfers(self) -> Transfers: ...
+
+    def take_over(self, node: int) -> float: ...
+
+    def is_open(self, session: AgentSession | PartSession) -> bool: ...
+
+    def is_kept(self, node: int) -> bool: ...

@@ -7,17 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 from fairlead.core.errors import JournalUnreachable
-from fairlead.runtime.control.agent_sessions import AgentSession, PartSession
+from fairlead.runtime.control.agent_sessions import AgentSession, HubServices, PartSession
 from fairlead.runtime.control.code_store import CodeStore
 from fairlead.runtime.control.kept_logs import KeptLogs
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol.orders import Launch
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.agent_hub import AgentHub
 
 MAX_TAILS = 4_000  # ends of logs that wait to be written; more are dropped
 MAX_WORKERS = 100_000  # whose nodes are remembered
@@ -28,7 +24,7 @@ MAX_RANKS = 100  # of a launch from before a restart, whose workers are not know
 class AgentTransfers:
     """What travels on the streams of a hub besides leases, orders and reports."""
 
-    hub: AgentHub
+    hub: HubServices
 
     def __post_init__(self) -> None:
         self._numbers = count(1)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +40,7 @@ from fairlead.runtime.control.wall_clock import WallClock
 from fairlead.runtime.host import Host
 from fairlead.runtime.protocol.messages import Heartbeat
 from fairlead.runtime.protocol.network import gang_ports
-from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Metric, Progress, Report, Task
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.agent_hub import AgentHub
+from fairlead.runtime.protocol.orders import Ended, LaunchParameters, Metric, OrderTransport, Progress, Report, Task
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +59,7 @@ class ClusterBackend:
     """The backend of one control plane. `task_of` is what a job runs; `checkpoints` is a folder that all nodes see."""
 
     first_cluster: Cluster  # at the start; `cluster` is the present one
-    transport: AgentHub
+    transport: OrderTransport
     clock: WallClock
     task_of: Callable[[Job], Task]
     next_number: int = 0

@@ -9,10 +9,9 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fairlead.core.job import LAUNCH_FAILED
-from fairlead.runtime.control.agent_sessions import PartSession, Place, TrackedPart
+from fairlead.runtime.control.agent_sessions import HubServices, PartSession, Place, TrackedPart
 from fairlead.runtime.control.engine_nodes import EngineNodes
 from fairlead.runtime.control.engine_thread import EngineThread
 from fairlead.runtime.drivers.base import (
@@ -27,9 +26,6 @@ from fairlead.runtime.drivers.base import (
 )
 from fairlead.runtime.protocol import messages as ms
 from fairlead.runtime.protocol import orders as od
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.agent_hub import AgentHub
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +43,7 @@ class EngineHub:
     """The streams and parts of one engine. `control` is the address at which the engine's agents reach this control plane."""
 
     driver: EngineDriver
-    hub: AgentHub
+    hub: HubServices
     token_of: Callable[[LaunchKey], str] = lambda key: ""
     agent_options: tuple[str, ...] = ()  # of every agent, such as the certificate that it trusts
     control: str = ""
@@ -61,18 +57,25 @@ class EngineHub:
         self.thread = EngineThread(
             self.driver,
             self.hub.journal,
-            lambda machines, tasks: self.hub.post(lambda: self._observe(machines, tasks)),
-            lambda parts: self.hub.post(lambda: self._accepted(parts)),
-            lambda parts, why: self.hub.post(lambda: self._refuse(parts, why)),
+            lambda machines, tasks: self._post(lambda: self._observe(machines, tasks)),
+            lambda parts: self._post(lambda: self._accepted(parts)),
+            lambda parts, why: self._post(lambda: self._refuse(parts, why)),
             self.host,
         )
         self.nodes = EngineNodes(self.driver.name, self.hub, self.thread.observe_soon, self._join, self._uses)
 
     # For any thread.
 
+    def _post(self, call: Callable[[], None]) -> None:
+        self.hub.post(call)
+
+    def owns(self, node: int) -> bool:
+        """Whether a node is a machine of this engine."""
+        return self.nodes.owns(node)
+
     def send(self, node: int, order: od.Order) -> None:
         """Carry out an order for a part of a launch."""
-        self.hub.post(lambda: self._take(node, order))
+        self._post(lambda: self._take(node, order))
 
     def not_begun(self, job: int) -> dict[str, str]:
         """Why the engine has not started parts of a job, by machine; without those that it starts right now."""
@@ -83,6 +86,9 @@ class EngineHub:
     def problem(self) -> str:
         """Why the engine is unavailable; empty: it is not."""
         return self.thread.problem and f"{self.driver.name} is unavailable: {self.thread.problem}"
+
+    def address_of(self, node: int) -> str:
+        return self.nodes.address_of(node)
 
     def silent_s(self, node: int) -> float:
         """Return the longest silence of an agent on a node; infinity if the engine does not offer the machine."""
@@ -151,7 +157,7 @@ class EngineHub:
                 raise ms.BadMessage("the agent of one launch sent a report about another")
 
             def answer() -> None:
-                self.hub.post(lambda: self._acknowledge(session, message.sequence, ends=ends))
+                self._post(lambda: self._acknowledge(session, message.sequence, ends=ends))
 
             self.hub.backend.report(part.node, message.reports, answer)
         elif isinstance(message, ms.Left):
@@ -372,7 +378,7 @@ class EngineHub:
 
         def found() -> Sequence[tuple[int, int]]:
             keys = sorted({*backend.launches.sent_to(node), *self._alive.get(self.hub.cluster.nodes[node].name, ())})
-            self.hub.post(lambda: self._found(node, keys))
+            self._post(lambda: self._found(node, keys))
             return keys
 
         backend.agent_joined(node, found)

@@ -6,15 +6,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fairlead.core.cluster import Drain, Node, is_type_name
+from fairlead.runtime.control.agent_sessions import HubServices
 from fairlead.runtime.drivers.base import Machine, MachineState
 from fairlead.runtime.protocol.task_file import MAX_NAME, is_job_name
 from fairlead.workloads.catalogue import accelerator_type
-
-if TYPE_CHECKING:
-    from fairlead.runtime.control.agent_hub import AgentHub
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +24,7 @@ class EngineNodes:
     """The nodes of one engine. `join` lets the backend use one; `uses` tells whether parts of launches may run there."""
 
     engine: str
-    hub: AgentHub
+    hub: HubServices
     observe_soon: Callable[[], None]
     join: Callable[[int], None]
     uses: Callable[[int], bool]

@@ -36,9 +36,9 @@ class EngineThread:
 
     driver: EngineDriver
     journal: str
-    observed: Callable[[Sequence[Machine], Sequence[EngineTask]], object]
-    started: Callable[[Sequence[LaunchPart]], object]
-    refused: Callable[[Sequence[LaunchPart], str], object]
+    observed: Callable[[Sequence[Machine], Sequence[EngineTask]], None]
+    started: Callable[[Sequence[LaunchPart]], None]
+    refused: Callable[[Sequence[LaunchPart], str], None]
     host: Host = field(default_factory=Host)
 
     def __post_init__(self) -> None:

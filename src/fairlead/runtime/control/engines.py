@@ -19,7 +19,7 @@ class Engines:
 
     def of(self, node: int) -> EngineHub | None:
         """Return the engine that has a node; None: the node has an agent of its own."""
-        owners = [engine for engine in self.all if engine.nodes.owns(node)]
+        owners = [engine for engine in self.all if engine.owns(node)]
         return next((engine for engine in owners if node in engine.nodes.up), owners[0] if owners else None)
 
     def name_for(self, node: int, spec: Node) -> str:

@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from pydantic import Field
 
@@ -188,6 +188,24 @@ class Reroute(OfLaunch):
 
 
 Order: TypeAlias = Launch | Revoke | Kill | Extend | Reroute
+
+
+class OrderTransport(Protocol):
+    """How orders reach agents. An order to a node that is not connected is lost; `compare` repeats it later."""
+
+    def send(self, node: int, order: Order) -> None: ...
+
+    def address_of(self, node: int) -> str:
+        """Return the address at which other nodes reach a node."""
+        ...
+
+    def silent_s(self, node: int) -> float:
+        """Return how long a node's agent is unreachable; 0 while it is connected."""
+        ...
+
+    def remove(self, node: int) -> None:
+        """End the session of a node that was removed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

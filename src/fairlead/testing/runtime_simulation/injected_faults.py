@@ -7,17 +7,40 @@ import errno
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, MachineClock
-
-if TYPE_CHECKING:
-    from fairlead.testing.runtime_simulation.scenario import Scene
+from fairlead.testing.runtime_simulation.control import SimulatedControlPlane
+from fairlead.testing.runtime_simulation.simulated_database import DatabaseServer
+from fairlead.testing.runtime_simulation.simulated_network import Network
+from fairlead.testing.runtime_simulation.virtual_world import FaultWindow, MachineClock, VirtualWorld
 
 _SOON_S, _LATER_S = 3.0, 30.0  # how long a fault waits for something that it can happen to
 _AWAY_S = 15.0  # longer than a lease and a grace: a node is given up meanwhile
 _LATE_FOR_S = 60.0  # messages of a stream are late for so long
+
+
+class FaultTarget(Protocol):
+    """The cluster that faults happen to."""
+
+    world: VirtualWorld
+    network: Network
+    database: DatabaseServer
+    controls: list[SimulatedControlPlane]
+    nodes: Any  # each with a machine, a root, and an agent that can be started and killed
+
+    def active(self, odd: bool) -> SimulatedControlPlane | None:
+        """The control plane that has the journal, or, if `odd`, another one that runs; None if there is none."""
+        ...
+
+    def double(self, node: int) -> Any:
+        """Another machine with the name of a node."""
+        ...
+
+    def took_effect(self, fault: Fault) -> bool:
+        """Note that a fault has changed what happens; always true."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,7 +52,7 @@ class Fault:
     where: int  # the node, or a number that chooses a process
     amount: float  # how long it lasts, in seconds, or how much
 
-    def apply(self, scene: Scene, attempts: int = 20) -> None:
+    def apply(self, scene: FaultTarget, attempts: int = 20) -> None:
         """Let it happen; where there is nothing that it could happen to, such as a dead agent, a little later."""
         if KINDS[self.kind](scene, self):
             scene.world.note("FAULT", str(self))
@@ -41,7 +64,7 @@ class Fault:
         """A choice between two variants of the fault."""
         return int(self.amount * 100) % 2 == 1
 
-    def window(self, scene: Scene, seconds: float | None = None, within_s: float = 0.0) -> FaultWindow:
+    def window(self, scene: FaultTarget, seconds: float | None = None, within_s: float = 0.0) -> FaultWindow:
         """The time that it lasts. It takes effect when something meets it."""
         length_s = self.amount if seconds is None else seconds
         return FaultWindow(scene.world, length_s, lambda: scene.took_effect(self), within_s)
@@ -68,7 +91,7 @@ def choose_faults(random: Random, nodes: int, until_s: float, kinds: Collection[
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
-def _agent_killed(scene: Scene, fault: Fault, longer_s: float = 0.0) -> bool:
+def _agent_killed(scene: FaultTarget, fault: Fault, longer_s: float = 0.0) -> bool:
     node = scene.nodes[fault.where]
     if not node.kill():
         return False
@@ -76,12 +99,12 @@ def _agent_killed(scene: Scene, fault: Fault, longer_s: float = 0.0) -> bool:
     return scene.took_effect(fault)
 
 
-def _agent_gone(scene: Scene, fault: Fault) -> bool:
+def _agent_gone(scene: FaultTarget, fault: Fault) -> bool:
     """Its shims lose their agent for good: the node is given up before an agent comes back."""
     return _agent_killed(scene, fault, _AWAY_S)
 
 
-def _at_launch(scene: Scene, fault: Fault, pause: Callable[[float], bool]) -> bool:
+def _at_launch(scene: FaultTarget, fault: Fault, pause: Callable[[float], bool]) -> bool:
     """Pause now, or (half of the faults) when the next launch is under way, until after the node was given up."""
     if not fault.odd:
         return pause(fault.amount)
@@ -90,7 +113,7 @@ def _at_launch(scene: Scene, fault: Fault, pause: Callable[[float], bool]) -> bo
     return True
 
 
-def _agent_paused(scene: Scene, fault: Fault) -> bool:
+def _agent_paused(scene: FaultTarget, fault: Fault) -> bool:
     def pause(seconds: float) -> bool:
         program = scene.nodes[fault.where].program
         if program is None or not program.alive:
@@ -101,7 +124,7 @@ def _agent_paused(scene: Scene, fault: Fault) -> bool:
     return _at_launch(scene, fault, pause)
 
 
-def _machine_paused(scene: Scene, fault: Fault) -> bool:
+def _machine_paused(scene: FaultTarget, fault: Fault) -> bool:
     def pause(seconds: float) -> bool:
         node = scene.nodes[fault.where]
         programs = [*([node.program] if node.program is not None and node.program.alive else []), *node.machine.programs()]
@@ -113,7 +136,7 @@ def _machine_paused(scene: Scene, fault: Fault) -> bool:
     return _at_launch(scene, fault, pause)
 
 
-def _machine_lost(scene: Scene, fault: Fault) -> bool:
+def _machine_lost(scene: FaultTarget, fault: Fault) -> bool:
     node = scene.nodes[fault.where]
     if not node.kill() and not node.machine.programs():
         return False
@@ -125,12 +148,12 @@ def _machine_lost(scene: Scene, fault: Fault) -> bool:
 _UNSYNCED = {"fencing-deadline", "lease", "reports", "reports.read", "settled", "exit.json"}
 
 
-def _unsynced_lost(scene: Scene, fault: Fault) -> bool:
+def _unsynced_lost(scene: FaultTarget, fault: Fault) -> bool:
     """A machine loses power, and some of what was written without fsync: marks, lease pages, the entries of folders."""
     if not _machine_lost(scene, fault):
         return False
     random = scene.world.random(f"unsynced {fault}")
-    root = scene.nodes[fault.where].root
+    root: Path = scene.nodes[fault.where].root
     for path in sorted(root.rglob("*")):
         if path.name not in _UNSYNCED or random.random() < 0.5:
             continue
@@ -141,13 +164,13 @@ def _unsynced_lost(scene: Scene, fault: Fault) -> bool:
     return True
 
 
-def _torn_write(scene: Scene, fault: Fault) -> bool:
+def _torn_write(scene: FaultTarget, fault: Fault) -> bool:
     """The agent dies in the middle of its next write, and leaves a part of a file."""
     scene.nodes[fault.where].machine.torn_write = fault.window(scene, 30.0)
     return True
 
 
-def _control_killed(scene: Scene, fault: Fault) -> bool:
+def _control_killed(scene: FaultTarget, fault: Fault) -> bool:
     control = scene.active(odd=fault.odd and fault.amount < 2.0)
     if control is None or not control.crash(known=fault.where % 2 == 0):
         return False
@@ -155,7 +178,7 @@ def _control_killed(scene: Scene, fault: Fault) -> bool:
     return scene.took_effect(fault)
 
 
-def _control_paused(scene: Scene, fault: Fault) -> bool:
+def _control_paused(scene: FaultTarget, fault: Fault) -> bool:
     """For at most 33 s: longer than the timeout of the journal, a lease and a grace together."""
     control = scene.active(odd=False)
     if control is None or control.program is None:
@@ -164,7 +187,7 @@ def _control_paused(scene: Scene, fault: Fault) -> bool:
     return scene.took_effect(fault)
 
 
-def _control_cut_off(scene: Scene, fault: Fault) -> bool:
+def _control_cut_off(scene: FaultTarget, fault: Fault) -> bool:
     """The active one loses the database, but not its agents, for at most 40 s. Half of the times the network is split: it also
     loses one node, which may reach the other control plane, and the database ends its session at once."""
     control = scene.active(odd=False)
@@ -178,29 +201,29 @@ def _control_cut_off(scene: Scene, fault: Fault) -> bool:
     return True
 
 
-def _database_failover(scene: Scene, fault: Fault) -> bool:
+def _database_failover(scene: FaultTarget, fault: Fault) -> bool:
     scene.database.failover = fault.window(scene, within_s=_LATER_S)
     return True
 
 
-def _partition(scene: Scene, fault: Fault) -> bool:
+def _partition(scene: FaultTarget, fault: Fault) -> bool:
     name = scene.nodes[fault.where].name
     scene.network.up[name] = scene.network.down[name] = fault.window(scene, within_s=_SOON_S)
     return True
 
 
-def _one_way_partition(scene: Scene, fault: Fault) -> bool:
+def _one_way_partition(scene: FaultTarget, fault: Fault) -> bool:
     direction = scene.network.up if fault.odd else scene.network.down
     direction[scene.nodes[fault.where].name] = fault.window(scene, within_s=_SOON_S)
     return True
 
 
-def _slow_network(scene: Scene, fault: Fault) -> bool:
+def _slow_network(scene: FaultTarget, fault: Fault) -> bool:
     scene.network.slow[scene.nodes[fault.where].name] = (fault.window(scene, 10.0, _SOON_S), min(fault.amount, 5.0))
     return True
 
 
-def _late_messages(scene: Scene, fault: Fault) -> bool:
+def _late_messages(scene: FaultTarget, fault: Fault) -> bool:
     """What is sent on the present stream may arrive after what is sent on the next one."""
     streams = scene.network.streams_of(scene.nodes[fault.where].name)
     for stream in streams:
@@ -214,7 +237,7 @@ def _late_messages(scene: Scene, fault: Fault) -> bool:
     return bool(streams) and scene.took_effect(fault)
 
 
-def _connection_reset(scene: Scene, fault: Fault) -> bool:
+def _connection_reset(scene: FaultTarget, fault: Fault) -> bool:
     streams = scene.network.streams_of(scene.nodes[fault.where].name)
     for stream in streams:
         stream.end_at_agent("connection reset")
@@ -222,7 +245,7 @@ def _connection_reset(scene: Scene, fault: Fault) -> bool:
     return bool(streams) and scene.took_effect(fault)
 
 
-def _half_open(scene: Scene, fault: Fault) -> bool:
+def _half_open(scene: FaultTarget, fault: Fault) -> bool:
     streams = scene.network.streams_of(scene.nodes[fault.where].name)
     for stream in streams:
         if fault.odd:
@@ -232,17 +255,17 @@ def _half_open(scene: Scene, fault: Fault) -> bool:
     return bool(streams) and scene.took_effect(fault)
 
 
-def _database_away(scene: Scene, fault: Fault) -> bool:
+def _database_away(scene: FaultTarget, fault: Fault) -> bool:
     scene.database.away = fault.window(scene, within_s=_SOON_S)
     return True
 
 
-def _database_slow(scene: Scene, fault: Fault) -> bool:
+def _database_slow(scene: FaultTarget, fault: Fault) -> bool:
     scene.database.slow = fault.window(scene, within_s=_SOON_S)
     return True
 
 
-def _shim_killed(scene: Scene, fault: Fault, *, alone: bool = False) -> bool:
+def _shim_killed(scene: FaultTarget, fault: Fault, *, alone: bool = False) -> bool:
     shims = [shim for node in scene.nodes for shim in node.machine.processes.values() if shim.status is None]
     if not shims:
         return False
@@ -250,17 +273,17 @@ def _shim_killed(scene: Scene, fault: Fault, *, alone: bool = False) -> bool:
     return scene.took_effect(fault)
 
 
-def _command_orphaned(scene: Scene, fault: Fault) -> bool:
+def _command_orphaned(scene: FaultTarget, fault: Fault) -> bool:
     """A shim is killed, and what its command has started goes on."""
     return _shim_killed(scene, fault, alone=True)
 
 
-def _start_fails(scene: Scene, fault: Fault) -> bool:
+def _start_fails(scene: FaultTarget, fault: Fault) -> bool:
     scene.nodes[fault.where].machine.cannot_start = fault.window(scene, within_s=_LATER_S)
     return True
 
 
-def _clock(scene: Scene, fault: Fault) -> MachineClock:
+def _clock(scene: FaultTarget, fault: Fault) -> MachineClock:
     machines: list[MachineClock] = [
         *(control.clock for control in scene.controls),
         *(node.machine.clock for node in scene.nodes),
@@ -268,20 +291,20 @@ def _clock(scene: Scene, fault: Fault) -> MachineClock:
     return machines[int(fault.amount * 100) % len(machines)]
 
 
-def _clock_jumps(scene: Scene, fault: Fault) -> bool:
+def _clock_jumps(scene: FaultTarget, fault: Fault) -> bool:
     clock = _clock(scene, fault)
     clock.error_s = (fault.amount - 10.0) * 600.0
     return scene.took_effect(fault)
 
 
-def _clock_drifts(scene: Scene, fault: Fault) -> bool:
+def _clock_drifts(scene: FaultTarget, fault: Fault) -> bool:
     """A clock runs too fast or too slow, by at most 1 in 1,000: twice what NTP corrects."""
     clock = _clock(scene, fault)
     clock.set_drift((fault.amount - 12.5) / 12.5 * 1e-3)
     return scene.took_effect(fault)
 
 
-def _second_agent(scene: Scene, fault: Fault) -> bool:
+def _second_agent(scene: FaultTarget, fault: Fault) -> bool:
     """Another machine claims the name of a node, for a while."""
     double = scene.double(fault.where)
     double.start()
@@ -289,7 +312,7 @@ def _second_agent(scene: Scene, fault: Fault) -> bool:
     return scene.took_effect(fault)
 
 
-def _deadline_damaged(scene: Scene, fault: Fault) -> bool:
+def _deadline_damaged(scene: FaultTarget, fault: Fault) -> bool:
     """The file with the fencing deadline is damaged, and its agent dies."""
     path = scene.nodes[fault.where].root / "fencing-deadline"
     if not path.exists() or not _agent_killed(scene, fault, _AWAY_S * (int(fault.amount * 10) % 2)):
@@ -301,17 +324,17 @@ def _deadline_damaged(scene: Scene, fault: Fault) -> bool:
     return True
 
 
-def _disk_full(scene: Scene, fault: Fault) -> bool:
+def _disk_full(scene: FaultTarget, fault: Fault) -> bool:
     scene.nodes[fault.where].machine.disk_fault = (fault.window(scene, within_s=_LATER_S), errno.ENOSPC)
     return True
 
 
-def _disk_error(scene: Scene, fault: Fault) -> bool:
+def _disk_error(scene: FaultTarget, fault: Fault) -> bool:
     scene.nodes[fault.where].machine.disk_fault = (fault.window(scene, within_s=_LATER_S), errno.EIO)
     return True
 
 
-KINDS: dict[str, Callable[[Scene, Fault], bool]] = {
+KINDS: dict[str, Callable[[FaultTarget, Fault], bool]] = {
     "agent-killed": _agent_killed,
     "agent-gone": _agent_gone,
     "agent-paused": _agent_paused,

@@ -3,15 +3,36 @@ did, and what was promised to users. Here the rules are checked that must hold w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
-from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
-
-if TYPE_CHECKING:
-    from fairlead.testing.runtime_simulation.machine import SimulatedCommand
+from fairlead.testing.runtime_simulation.virtual_world import SimulatedProgram, VirtualWorld
 
 LATE_WITHIN_S = 40.0  # for the order that ends a cancelled job, or the fencing deadline, also after a pause
 PAUSE_SLACK_S = 1.0  # after a pause of the whole machine, for its shims to see the deadline
+
+
+class LedgerCommand(Protocol):
+    """What the ledger knows of a job's command."""
+
+    job: int
+    generation: int
+    rank: int
+    world_size: int
+    options: Mapping[str, str]
+    program: SimulatedProgram
+    status: int | None
+    last_stage: int
+
+    @property
+    def machine_resumed_s(self) -> float:
+        """When all processes of its machine were last paused."""
+        ...
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether its shim was killed, and its agent does not run: then nothing can stop it."""
+        ...
 
 
 class Ledger:
@@ -19,7 +40,7 @@ class Ledger:
 
     def __init__(self, world: VirtualWorld) -> None:
         self._world = world
-        self._alive: dict[int, set[SimulatedCommand]] = {}
+        self._alive: dict[int, set[LedgerCommand]] = {}
         self._saved: dict[int, int] = {}
         self._failed: set[int] = set()
         self._newest: dict[int, int] = {}
@@ -27,10 +48,10 @@ class Ledger:
         self.ended: set[int] = set()  # jobs whose end is in the journal
         self.cancelled: set[int] = set()
         self.commands = 0
-        self._leaders: dict[tuple[int, int], SimulatedCommand] = {}
+        self._leaders: dict[tuple[int, int], LedgerCommand] = {}
         self._lost_followers: set[tuple[int, int]] = set()
 
-    def begin(self, command: SimulatedCommand) -> None:
+    def begin(self, command: LedgerCommand) -> None:
         """A command starts."""
         self.commands += 1
         there = self._alive.setdefault(command.job, set())
@@ -51,7 +72,7 @@ class Ledger:
             self._leaders[command.job, command.generation] = command
         there.add(command)
 
-    def step(self, command: SimulatedCommand, steps: int, began: int) -> None:
+    def step(self, command: LedgerCommand, steps: int, began: int) -> None:
         """A command made a step."""
         for other in self._alive[command.job]:
             if other.generation > command.generation:
@@ -61,7 +82,7 @@ class Ledger:
             if command.generation not in done:
                 done.append(command.generation)
 
-    def save(self, command: SimulatedCommand, steps: int) -> None:
+    def save(self, command: LedgerCommand, steps: int) -> None:
         """A command saved a checkpoint."""
         newest = self._newest[command.job]
         if command.generation < newest and not self._excused(command):
@@ -72,15 +93,15 @@ class Ledger:
         """The steps in a job's last checkpoint."""
         return self._saved.get(job, 0)
 
-    def leader(self, command: SimulatedCommand) -> SimulatedCommand | None:
+    def leader(self, command: LedgerCommand) -> LedgerCommand | None:
         """The first worker of a command's gang, also when it has ended."""
         return self._leaders.get((command.job, command.generation))
 
-    def workers(self, command: SimulatedCommand) -> int:
+    def workers(self, command: LedgerCommand) -> int:
         """How many workers of a command's gang run."""
         return sum(other.generation == command.generation for other in self._alive[command.job])
 
-    def follower_failed(self, command: SimulatedCommand) -> bool:
+    def follower_failed(self, command: LedgerCommand) -> bool:
         """Whether another worker of the gang has died."""
         return command.world_size > 1 and (command.job, command.generation) in self._lost_followers
 
@@ -90,27 +111,27 @@ class Ledger:
         self._failed.add(job)
         return new
 
-    def end(self, command: SimulatedCommand, status: int) -> None:
+    def end(self, command: LedgerCommand, status: int) -> None:
         """A command ended."""
         self._alive[command.job].discard(command)
         if command.rank and status:
             self._lost_followers.add((command.job, command.generation))
         self._world.note(command.program.name, f"ends with {status}")
 
-    def running(self) -> list[SimulatedCommand]:
+    def running(self) -> list[LedgerCommand]:
         """All commands that run, in the order of their jobs."""
         every = [command for commands in self._alive.values() for command in commands]
         return sorted(every, key=lambda command: (command.job, command.generation, command.rank))
 
-    def _must_be_over(self, command: SimulatedCommand) -> None:
+    def _must_be_over(self, command: LedgerCommand) -> None:
         if command in self._alive[command.job]:
             self._world.violate(f"{command.program.name} runs {LATE_WITHIN_S:g} s after the job was cancelled")
 
-    def _double(self, new: SimulatedCommand, old: SimulatedCommand) -> None:
+    def _double(self, new: LedgerCommand, old: LedgerCommand) -> None:
         if not self._excused(old):
             self._world.violate(f"{new.program.name} runs while {old.program.name} does")
 
-    def _excused(self, command: SimulatedCommand) -> bool:
+    def _excused(self, command: LedgerCommand) -> bool:
         """Whether no part of the runtime could have stopped it in time."""
         if command.unwatched:
             return True

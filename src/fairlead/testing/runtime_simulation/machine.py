@@ -203,7 +203,7 @@ class SimulatedShimSystem(ShimSystem):
     """What a simulated shim does with its machine."""
 
     def __init__(self, machine: SimulatedMachine, program: SimulatedProgram) -> None:
-        self._machine, self._host = machine, machine.host(program)
+        self._machine, self._program, self._host = machine, program, machine.host(program)
         self._changed = self._host.condition()
         self.received: set[int] = set()
         self.command: SimulatedCommand | None = None
@@ -275,12 +275,10 @@ class SimulatedCommand:
 
     @property
     def machine_resumed_s(self) -> float:
-        """When all processes of its machine were last paused."""
         return self._machine.resumed_s
 
     @property
     def unwatched(self) -> bool:
-        """Whether its shim was killed, and its agent does not run: then nothing can stop it."""
         agent = self._machine.agent
         return self.orphaned and (agent is None or not agent.runs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fairlead.core import events as ev
 from fairlead.core.cluster import Drain
@@ -13,10 +13,17 @@ from fairlead.runtime.control.control_plane import ControlPlane
 from fairlead.testing.runtime_simulation.simulated_database import SimulatedJournal
 from fairlead.testing.runtime_simulation.virtual_world import VirtualWorld
 
-if TYPE_CHECKING:
-    from fairlead.testing.runtime_simulation.scenario import AgentNode
-
 _AGAIN_S = 3.0
+
+
+class JoiningNode(Protocol):
+    """A machine with an agent."""
+
+    name: str
+
+    def start(self) -> None: ...
+
+    def remove(self) -> None: ...
 
 
 class NodeOperator:
@@ -25,7 +32,7 @@ class NodeOperator:
     def __init__(self, world: VirtualWorld, plane: Callable[[], ControlPlane | None]) -> None:
         self._world, self._plane = world, plane
 
-    def add_at(self, when_s: float, node: AgentNode, stays_s: float) -> None:
+    def add_at(self, when_s: float, node: JoiningNode, stays_s: float) -> None:
         """Start the agent of a new node, and remove the node after a while, with its machine."""
         self._world.at(when_s, node.start)
         self.remove_at(when_s + stays_s, node.name, node.remove)

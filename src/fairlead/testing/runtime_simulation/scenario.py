@@ -65,10 +65,10 @@ class RunResult:
     seconds: float  # of virtual time
 
 
-class AgentNode:
+class _AgentNode:
     """A node: a machine, and an agent that is started again after it dies."""
 
-    def __init__(self, scene: Scene, name: str, machine: SimulatedMachine, root: Path, gpus: str = "v100:2") -> None:
+    def __init__(self, scene: _Scene, name: str, machine: SimulatedMachine, root: Path, gpus: str = "v100:2") -> None:
         self._scene, self.name, self.machine, self.root, self._gpus = scene, name, machine, root, gpus
         self.program: SimulatedProgram | None = None
         self.prefix = f"{root}/"
@@ -148,7 +148,7 @@ class _Promise:
 
 
 @dataclass
-class Scene:
+class _Scene:
     """Everything of one run."""
 
     seed: int
@@ -187,7 +187,7 @@ class Scene:
         self.network.on_renewal = self._on_renewal
         self.network.hubs = [control.listening for control in self.controls]
         self.nodes = [
-            AgentNode(
+            _AgentNode(
                 self,
                 node.name,
                 SimulatedMachine(world, node.name, self.ledger, random.uniform(-2e-4, 2e-4), random.choice((1.0, 3.0, 6.0))),
@@ -205,12 +205,12 @@ class Scene:
         """The control plane that has the journal, or, if `odd`, another one that runs; None if there is none."""
         return next((control for control in self.controls if control.runs and control.has_journal != odd), None)
 
-    def double(self, node: int) -> AgentNode:
+    def double(self, node: int) -> _AgentNode:
         """Another machine with the name of a node."""
         self._doubles += 1
         name = self.nodes[node].name
         machine = SimulatedMachine(self.world, f"{name}-double-{self._doubles}", self.ledger, 0.0)
-        return AgentNode(self, name, machine, self.folder / machine.name)
+        return _AgentNode(self, name, machine, self.folder / machine.name)
 
     def took_effect(self, fault: Fault) -> bool:
         """Note that a fault has changed what happens; always true."""
@@ -238,7 +238,7 @@ class Scene:
         changes, operator = self.world.random("nodes"), NodeOperator(self.world, self._plane)
         for number in range(changes.choice((0, 0, 1, 2))):
             machine = SimulatedMachine(self.world, f"extra-{number}", self.ledger, changes.uniform(-2e-4, 2e-4))
-            node = AgentNode(self, machine.name, machine, self.folder / machine.name, changes.choice(("v100:2", "a100:2")))
+            node = _AgentNode(self, machine.name, machine, self.folder / machine.name, changes.choice(("v100:2", "a100:2")))
             operator.add_at(changes.uniform(2.0, 30.0), node, changes.uniform(8.0, 60.0))
         if changes.random() < 0.3:
             operator.remove_at(changes.uniform(8.0, 45.0), changes.choice(self.nodes).name)
@@ -410,7 +410,7 @@ def run_scenario(seed: int, faults: Sequence[Fault] | None = None, kinds: Sequen
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="fairlead-sim-", dir=base))
     try:
-        scene = Scene(seed, folder)
+        scene = _Scene(seed, folder)
         world = scene.world
         if faults is None:
             faults = choose_faults(world.random("faults"), len(scene.nodes), FAULTS_UNTIL_S, kinds)

@@ -124,7 +124,7 @@ class LevelRelaxation:
     """The relaxations of a window by level, for one θ. Arrays are rounds × jobs, for fast sums over rounds."""
 
     def __init__(self, window: Window, theta: float) -> None:
-        self.window = window
+        self.window, self.theta = window, theta
         rounds = np.arange(window.rounds + 1)[:, None]
         load = theta * window.penalty / window.accelerators
         worth = window.worth - load * window.workers[:, None] * window.left_s
