@@ -100,7 +100,7 @@ class Calls:
     def forget(self, key: LaunchKey) -> None:
         self.made.append(("forget", key))
 
-    def look(self) -> None:
+    def observe_soon(self) -> None:
         pass
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -123,7 +123,7 @@ class Scene:
         driver: Any = SimpleNamespace(name=name, capabilities=Capabilities())
         engine = EngineHub(driver, self.hub, lambda key: tokens.launch_token(key.text) if tokens else "")
         engine.thread = self.calls  # type: ignore[assignment]
-        engine.nodes.observe_soon = self.calls.look
+        engine.nodes.observe_soon = self.calls.observe_soon
         return engine
 
     def home_agent(self) -> list[Any]:
