@@ -14,7 +14,7 @@ import pytest
 import fairlead
 from fairlead.api.connection import JobHandle
 from fairlead.core.errors import FairleadError, InputError
-from fairlead.runtime.http_client import ControlPlaneClient
+from fairlead.runtime.http_client import ControlPlaneClient, RefusedRequest
 
 
 @pytest.fixture(params=["<html></html>", "null", "[]", "{}", "[1]"])
@@ -26,6 +26,11 @@ def other_server(request) -> Iterator[str]:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(request.param.encode())
+
+        def do_POST(self) -> None:  # as an older version answers a request that it does not have
+            self.send_response(405)
+            self.end_headers()
+            self.wfile.write(b'{"detail": "Method Not Allowed"}')
 
         def log_message(self, *_: object) -> None:
             pass
@@ -44,6 +49,11 @@ def test_another_server_is_not_taken_for_a_control_plane(other_server):
     for request in (connection.jobs, connection.nodes, lambda: connection.job("a"), JobHandle(connection.client, "a", 1).wait):
         with pytest.raises(FairleadError, match="is not a Fairlead control plane"):
             request()
+
+
+def test_an_older_control_plane_is_named(other_server):
+    with pytest.raises(RefusedRequest, match="upgrade it to the version of this command"):
+        ControlPlaneClient(other_server, "t").change_jobs("cancel", ["a"])
 
 
 def test_waiting_ends_in_time_where_nothing_answers():

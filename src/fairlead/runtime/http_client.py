@@ -440,6 +440,8 @@ def _is_issued(token: str, tokens: Path) -> bool:
 def _why(answer: httpx.Response) -> str:
     if STANDBY_HEADER in answer.headers:
         return answer.text.strip()
+    if answer.status_code == 405:
+        return "the control plane does not support this request: upgrade it to the version of this command"
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):
