@@ -12,7 +12,7 @@ from fairlead.profiling.results import read_results
 from fairlead_papers.prediction.evaluate_steps import Comparison, main
 from fairlead_papers.prediction.fit_steps import MEASURED
 
-ROWS = [row for row in read_results(MEASURED["fitted"])[1] if "problem" not in row]
+ROWS = [row for row in read_results(MEASURED["first"])[1] if "problem" not in row]
 
 
 def predictions(memory: float, speed: float) -> dict[str, StepPrediction]:

@@ -29,7 +29,7 @@ def test_the_list_has_many_families_and_modes():
     assert {one.family for one in listed[: len(families)]} == families, "families alternate"
     modes = {one.name: one.fields["mode"].split("+") for one in listed}
     single = {one.family for one in listed if modes[one.name] == ["fp32"]}
-    assert families - single == {"mixtral"}, "a grouped product has no form in single precision that can be traced"
+    assert families - single == {"mixtral"}, "a grouped product could not be traced in single precision when the list was made"
     assert {change for mode in modes.values() for change in mode} <= {*trainings.MODES, *trainings.CHANGES}
     assert {"checkpointing", "accumulate2", "adafactor", "clip", "fp16", "sgd"} <= {
         word for mode in modes.values() for word in mode

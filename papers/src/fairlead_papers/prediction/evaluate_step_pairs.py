@@ -56,7 +56,7 @@ class PairRows:
 def step_pairs(sharing: str) -> PairRows:
     """The pairs of current trainings."""
     data = measured_steps()
-    known = profiles_of(read_results(MEASURED["fitted"]), {PAIRS[sharing]: read_pairs(PAIRS[sharing])}, MEASURED["fitted"])
+    known = profiles_of(read_results(MEASURED["first"]), {PAIRS[sharing]: read_pairs(PAIRS[sharing])}, MEASURED["first"])
     return PairRows.of(known, sharing, dict(zip(data.names, left_out(data).utilization.tolist())))
 
 

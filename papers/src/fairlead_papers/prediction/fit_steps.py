@@ -34,7 +34,7 @@ from fairlead.profiling.results import read_results
 
 DATA = Path(__file__).parents[1] / "data"
 MEASURED = {
-    "fitted": DATA / "h200_steps.jsonl",
+    "first": DATA / "h200_steps.jsonl",
     "unseen": DATA / "h200_unseen_steps.jsonl",
     "later": DATA / "h200_later_steps.jsonl",
 }
@@ -87,7 +87,7 @@ def measured_steps() -> MeasuredSteps:
     for listed, path in MEASURED.items():
         there = [row for row in read_results(path)[1] if row["name"] in terms and "problem" not in row]
         rows += there
-        slower += [(launches[listed] / launches["fitted"]) ** HOST_SCALING] * len(there)
+        slower += [(launches[listed] / launches["first"]) ** HOST_SCALING] * len(there)
 
     def column(value: Callable[[dict[str, Any]], float]) -> Floats:
         return np.array([value(row) for row in rows])
@@ -105,7 +105,7 @@ def measured_steps() -> MeasuredSteps:
         used,
         column(_float("sm_active")),
         np.array(slower),
-        launches["fitted"],
+        launches["first"],
     )
 
 

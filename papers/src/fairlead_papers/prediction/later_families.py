@@ -1,5 +1,5 @@
-"""More families of trainings that no fit has used. They were measured after the trace was mended with those of
-`unseen_families`, and changed nothing: they tell how well it does on models that are new to it."""
+"""Families of trainings that were new to the predictor after it had been mended with `unseen_families`: the third list. Since
+then the trace was mended with what they showed, too, and the speed of a step is fitted to them."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def _imported(name: str) -> Any:
         return None
 
 
-def measure_all(to: Path, only: str, budget_s: float, device: str, timing: StepTiming, listed: str = "fitted") -> ResultsFile:
+def measure_all(to: Path, only: str, budget_s: float, device: str, timing: StepTiming, listed: str = "first") -> ResultsFile:
     """Measure what the file does not have yet. A training that failed is not measured again."""
     began = time.monotonic()
     from fairlead_papers.prediction.trainings import entries  # imports torch, and does not use CUDA
@@ -333,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of results; what it has is not measured again")
     parser.add_argument("--budget", type=float, default=420.0, help="seconds after which no measurement starts")
     parser.add_argument("--only", default="*", help="patterns of names, separated by commas, as in 'llama*,*fp32'")
-    parser.add_argument("--list", default="fitted", help="which trainings: fitted, unseen or later")
+    parser.add_argument("--list", default="first", help="which trainings: first, unseen or later")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--window", type=float, default=StepTiming.window_s, help="seconds of each of the three windows")
     given = parser.parse_args(arguments)

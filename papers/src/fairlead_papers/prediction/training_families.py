@@ -1,4 +1,5 @@
-"""Families of trainings that the speed of a step was fitted to: how each is built, and the names of its trainings."""
+"""Families of trainings of the first list: how each is built, and the names of its trainings. The predictor was developed with
+them."""
 
 from __future__ import annotations
 
@@ -295,7 +296,7 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-FITTED: dict[str, tuple[Build, tuple[str, ...]]] = {
+FIRST: dict[str, tuple[Build, tuple[str, ...]]] = {
     "resnet": (
         image_training,
         ("resnet50@224:64/bf16", "resnet50@224:32/fp32", "resnet18@224:16/bf16", "resnet101@224:128/bf16"),

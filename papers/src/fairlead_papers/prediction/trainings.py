@@ -17,7 +17,7 @@ import torch
 from fairlead.core.errors import InputError, near_or_all
 from fairlead.prediction.training_step import Training
 from fairlead_papers.prediction.later_families import LATER
-from fairlead_papers.prediction.training_families import FITTED, SIZED, Build
+from fairlead_papers.prediction.training_families import FIRST, SIZED, Build
 from fairlead_papers.prediction.unseen_families import UNSEEN
 
 MODES: dict[str, dict[str, Any]] = {
@@ -67,11 +67,12 @@ class TrainingEntry:
         return Training(**parts, **settings)
 
 
-LISTS: dict[str, dict[str, tuple[Build, tuple[str, ...]]]] = {"fitted": FITTED, "unseen": UNSEEN, "later": LATER}
-"""Trainings that the speed of a step was fitted to; others, with which the trace was mended; and some measured after that."""
+LISTS: dict[str, dict[str, tuple[Build, tuple[str, ...]]]] = {"first": FIRST, "unseen": UNSEEN, "later": LATER}
+"""Trainings with which the predictor was developed; those that were new to it then; and those that were new to it after it had
+been mended with the second list. The speed of a step is fitted to all."""
 
 
-def entries(listed: str = "fitted") -> tuple[TrainingEntry, ...]:
+def entries(listed: str = "first") -> tuple[TrainingEntry, ...]:
     """The trainings of one of `LISTS`. Families alternate, so that an interrupted measurement is a fair sample."""
     families = [[TrainingEntry(name, family, build) for name in names] for family, (build, names) in LISTS[listed].items()]
     return tuple(one for turn in zip_longest(*families) for one in turn if one is not None)
@@ -85,7 +86,7 @@ def entry(name: str) -> TrainingEntry:
     model, family = name.partition("@")[0], name.partition("-")[0]
     if name not in by_name and _well_formed(name) and (model in known or family in SIZED):
         like = known.get(model)
-        return TrainingEntry(name, like.family if like else family, like.build if like else FITTED[family][0])
+        return TrainingEntry(name, like.family if like else family, like.build if like else FIRST[family][0])
     if name not in by_name:
         raise InputError("trainings", f"one of the lists ({near_or_all(name, by_name)})", field="name", value=name)
     return by_name[name]

